@@ -14,7 +14,7 @@ from rlx.schema import Role, Schema
 class Block:
     """Named arrays of S consecutive steps, cut into segments of n trajectories.
 
-    A segment is the part of one trajectory that lies in the block. Only the last one may be *open*: its trajectory
+    A segment is the part of one trajectory within the block. Only the last one may be *open*: its trajectory
     continues in the next block, whose first observation is also its final one. So the observations have S rows and one
     more for every segment that is not open: the final observation of a segment follows its steps directly.
 

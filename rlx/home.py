@@ -38,7 +38,7 @@ def config_file(name: str) -> Path:
 
 
 def below_home(id: str) -> Path:
-    """Return where a dataset of this id lies.
+    """Return the directory of the dataset with this id.
 
     Raises:
         DatasetError: the id, which may be anybody's, leads out of ``$RLX_HOME``.
@@ -51,10 +51,10 @@ def below_home(id: str) -> Path:
 def locate(dataset: str | os.PathLike[str]) -> Path:
     """Return the directory, or file, that a path or an id means; it need not hold a dataset.
 
-    A path wins: an id is looked up only where no dataset lies at that path.
+    A path takes precedence: an id is looked up only if there is no dataset at that path.
 
     Raises:
-        DatasetNotFoundError: it is a URL, which no directory has; or what may be an id is neither there nor a path.
+        DatasetNotFoundError: it is a URL; or it may be an id, and neither the id nor the path exists.
         UrlError: a URL of an unknown kind.
 
     Example:

@@ -323,7 +323,7 @@ class Manifest:
         Args:
             raw: content of the file.
             path: what messages call it.
-            hint: what mends a damaged one.
+            hint: how to fix a damaged one.
 
         Raises:
             FormatVersionError: a newer rlx wrote it.

@@ -31,7 +31,7 @@ def discounted_sum(rewards: Iterable[Rewards], gamma: float) -> Rewards:
 
 
 def discount(steps: NDArray[np.int64], gamma: float) -> NDArray[np.float32]:
-    """Return float32 [n, 1] the discount of a value that lies steps [n] ahead."""
+    """Return float32 [n, 1] the discount of a value that is steps [n] ahead."""
     return (gamma ** steps[:, None]).astype(np.float32)
 
 

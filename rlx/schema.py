@@ -41,7 +41,7 @@ _MAX_ROW_BYTES = 2**32
 
 
 class Role(StrEnum):
-    """Where a field lies in TED, and so how many rows it has."""
+    """Position of a field in TED, which determines its number of rows."""
 
     OBSERVATION = "observation"
     STEP = "step"
@@ -55,7 +55,7 @@ class Field:
     Args:
         dtype: numpy's name of a bool, integer or float type: ``uint8``; or ``string`` for text.
         shape: shape of one row: ``(84, 84)``; ``()`` for a number.
-        role: where it lies in TED.
+        role: its position in TED.
         space: what values it may take, as JSON (``{"type": "Discrete", "n": 6}``), where that is known.
     """
 

@@ -71,7 +71,7 @@ def _column(max_width: int | None = None) -> Column:
 
 class _Bar(BarColumn):
     def render(self, task: Task) -> ProgressBar | Text:  # type: ignore[override]
-        # Without a total there is nothing to draw, and a bar that only pulses tells nothing.
+        # Without a total a bar could only pulse, which says nothing.
         return Text() if task.total is None else super().render(task)
 
 

@@ -49,7 +49,7 @@ class EpochOrder:
 
     def __post_init__(self) -> None:
         if not self.total:
-            raise SamplingError("cannot draw batches: there are no steps")
+            raise SamplingError("cannot draw batches: the data have no steps")
         if self.weights is None:
             return
         found = np.asarray(self.weights, np.float64)

@@ -21,7 +21,7 @@ from rlx.transform.protocol import NeighbourTransform, path
 from rlx.transform.spans import NStep, ReturnToGo
 
 RewardFunction = Callable[[TensorDictBase], torch.Tensor]
-# Where between its first and its last candidate the goal of a step lies, 0 to 1; NaN where the goal is the stored one.
+# Position of a step's goal between its first and last candidate, 0 to 1; NaN if the stored goal is kept.
 _PLACES = ("hindsight", "places")
 
 

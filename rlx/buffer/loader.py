@@ -217,7 +217,7 @@ class Loader(IterableDataset[TensorDictBase]):
             yield from self._read_all(epoch, range(first + worker.id, self._batches, worker.num_workers))
             return
         guard = ThisProcessOnly(
-            "an iteration of a loader cannot go on in a forked process: its threads are in the parent",
+            "an iteration of a loader cannot continue in a forked process: its threads are in the parent",
             hint="iterate over the loader from the start in the forked process",
         )
         guard.check()

@@ -142,7 +142,7 @@ class Task:
 
     def __init__(self, run: Callable[[], Any], pool: ThreadPoolExecutor) -> None:
         self._run = run
-        self._is_begun = threading.Lock()  # for good
+        self._is_begun = threading.Lock()  # never released
         self._future: Future[Any] = Future()
         pool.submit(self._begin)
 

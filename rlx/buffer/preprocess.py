@@ -43,7 +43,7 @@ class Mapping:
         target: directory of the memory-mapped TensorDict that they are written to; none while its keys are unknown.
         single: whether ``fn`` gets one step at a time, rather than a chunk.
         seed: seeds torch, numpy and Python within ``fn``, together with the chunk's place; None: nothing is seeded.
-        run: tells the target from an earlier one at the same path, whose files a process may still have open.
+        run: distinguishes the target from an earlier one at the same path, whose files a process may still have open.
     """
 
     storage: Storage | None
@@ -232,7 +232,7 @@ class Preprocessing:
         mp_start_method: str | None = None,
         num_frames: int | None = None,
     ) -> MappedStorage:
-        """Apply a function to all steps; return a memory-mapped storage of the results, which lie at ``dest``.
+        """Apply a function to all steps; return a memory-mapped storage of the results at ``dest``.
 
         Steps are given as they are stored, row by row, and every step stays one: to leave some out, or cut others, use
         ``rlx preprocess``. Neither the sampler nor the transform has a part in it.

@@ -274,7 +274,7 @@ class RayReplayBuffer(Closing):
     def save_dataset(self, path: str | os.PathLike[str], **options: Any) -> None:
         """Write the stored steps as a dataset, as ``ReplayBuffer.save_dataset`` does, on the server's machine.
 
-        Writing and sampling go on: steps in memory are copied first.
+        Writing and sampling continue: steps in memory are copied first.
         """
         self._ask("save_dataset", self.table_name, Path(path).absolute(), options)
 

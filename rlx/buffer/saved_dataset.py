@@ -210,7 +210,7 @@ class _SavedSteps:
         size = max(1, min(_BLOCK_STEPS, _BLOCK_BYTES // self.fields.schema.row_bytes))
         for start in range(0, len(rows), size):
             stop = min(start + size, len(rows))
-            # One row more tells whether the trajectory continues after the block.
+            # One more row shows whether the trajectory continues after the block.
             columns = _columns(self.storage, rows[start : stop + 1], self.exclude)
             here = {name: flags[start:stop] for name, flags in bounds.items()}
             yield _block(columns, self.fields, here, numbers)

@@ -71,7 +71,7 @@ class SavedRows:
     def begin(self) -> tuple[dict[str, Any], Callable[[], list[str]]]:
         """Return the state of the buffer but for its steps, and a function that writes those which changed.
 
-        Training may go on before the function is called: it has copies, or has written what exceeds 256 MiB of them.
+        Training may continue before the function is called: it has copies, or has written what exceeds 256 MiB of them.
         It returns the names of all segments that the steps are in now.
         """
         buffer = self._buffer

@@ -70,7 +70,7 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
         start = self.cursor if storage.cursor is None else storage.cursor
         rows = np.arange(lanes)[:, None] * size + (start + np.arange(count)) % max(1, size)
         numbered = steps.copy()
-        # Where the steps were read from tells which of them continue each other; where they go does not.
+        # The rows that steps were read from determine which continue each other; the rows they are written to do not.
         if ORIGIN not in numbered.keys():  # noqa: SIM118 (a TensorDict is no mapping of its keys)
             numbered.set(ORIGIN, numbered.get("index", torch.full(steps.batch_size, -1)))
         numbered.set("index", expand_as_right(torch.from_numpy(rows.reshape(shape)), steps))

@@ -49,7 +49,7 @@ class DatasetExperienceReplay(TensorDictReplayBuffer):
 
     @property
     def data_path_root(self) -> Path:
-        """The directory below which datasets lie by their names."""
+        """The directory that datasets are below, by name."""
         return self._root
 
     @property

@@ -31,7 +31,7 @@ class Engine(Protocol):
         future. So does BrokenExecutor, if a worker has died and its task was not, or not again, given to another.
 
         Raises:
-            concurrent.futures.BrokenExecutor: a worker has died, as its future tells too.
+            concurrent.futures.BrokenExecutor: a worker has died; its future raises the same.
         """
 
     def __enter__(self) -> Self: ...
@@ -82,7 +82,7 @@ def threads_per_task(engine: str, jobs: int | None, tasks: int) -> int:
 
 
 def cores() -> int:
-    """Return how many this process may use, where the system tells, or else how many there are."""
+    """Return the number of CPUs that this process may use, or of all CPUs if the system does not say."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

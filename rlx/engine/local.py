@@ -176,7 +176,7 @@ class _Relayed:
         self._sender = sender
 
     def expect(self, unit: str, amount: int) -> None:
-        raise NotImplementedError("what lies ahead is known to whoever submits the tasks, not to a worker")
+        raise NotImplementedError("the submitter of the tasks knows the queue, not a worker")
 
     def advance(self, unit: str, amount: int) -> None:
         self._sender.send((unit, amount))
@@ -194,7 +194,7 @@ def _become_worker(sender: Connection[_Advance, None], pipe: Connection[None, No
 def _die_with_parent(pipe: Connection[None, None]) -> None:
     """End this process when the other end of the pipe is closed, by hand or because its process was killed.
 
-    A pool's worker notices only when its task is done, and would go on writing beside the next run.
+    A pool's worker notices only when its task is done, and would continue to write beside the next run.
     """
     with suppress(EOFError, OSError):
         pipe.recv()

@@ -273,7 +273,7 @@ class _Reported:
         self.totals: Counter[str] = Counter()
 
     def expect(self, unit: str, amount: int) -> NoReturn:
-        raise NotImplementedError("what lies ahead is known to whoever submits the tasks, not to a worker")
+        raise NotImplementedError("the submitter of the tasks knows the queue, not a worker")
 
     def advance(self, unit: str, amount: int) -> None:
         with self._lock:

@@ -24,7 +24,7 @@ def whole(path: Path, check: Callable[[], None] = lambda: None) -> Iterator[Path
     the next process removes that of a killed one.
 
     Args:
-        check: raises if what lies at ``path`` must not be replaced; is called before anything is written.
+        check: raises if the file at ``path`` must not be replaced; called before anything is written.
     """
     check_no_url(path)
     path = Path(os.path.abspath(path))  # "." and ".." have names too
@@ -62,7 +62,7 @@ def write_file(path: Path, pieces: Iterable[bytes], *, partial: Path | None = No
 
     Args:
         pieces: its content. If they raise, the old file stays.
-        partial: where the bytes lie until they are complete, beside the file; ``NAME.partial`` by default.
+        partial: path of the bytes until they are complete, next to the file; ``NAME.partial`` by default.
     """
     partial = partial or path.with_name(f"{path.name}{PARTIAL}")
     try:

@@ -12,12 +12,12 @@ import google_crc32c
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """Metadata of one file, and the marks that tell one version of it from another.
+    """Metadata of one file, and the marks that identify its version.
 
     Args:
         name: below the location, with ``/`` between the parts.
-        url: where it lies, without any password or token; a path for local files.
-        bytes: its length; None if the server does not tell.
+        url: its location, without any password or token; a path for local files.
+        bytes: its length; None if the server does not state it.
         crc32c: of its bytes as they are stored, eight hex digits.
         md5: of its bytes as they are stored, 32 hex digits.
         sha256: of its bytes as they are stored, 64 hex digits.
@@ -62,7 +62,7 @@ class FileStat:
 
 @dataclass(frozen=True, slots=True)
 class FetchedFile:
-    """A file that lies on this machine, whole and verified.
+    """A complete, verified file on this machine.
 
     Args:
         crc32c: of its bytes, eight hex digits; None for one that was there already and was not read.

@@ -134,7 +134,7 @@ def check_room(destination: Path, needed: int, *, remedy: str = "choose another 
 
 
 def is_there(path: Path) -> bool:
-    """Return whether a file or directory is there; raises OSError if nobody can tell.
+    """Return whether a file or directory exists; raises OSError if that is unknown.
 
     ``Path.exists`` does so up to Python 3.13. From 3.14 on it says no: a dataset that a failing disk or mount hides
     for a moment would seem absent, and be overwritten.
@@ -153,7 +153,7 @@ def check_case(names: Iterable[str], existing: Path) -> None:
 
     Args:
         names: paths below the directory of ``existing``, their parts joined by ``/``.
-        existing: a file that lies there; its name has letters.
+        existing: a file that exists there; its name has letters.
     """
     seen: dict[str, str] = {}
     for name in names:

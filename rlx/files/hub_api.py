@@ -136,7 +136,7 @@ def _raise_if_passing(response: Any) -> None:
 
 
 def _is_ours(request: Any) -> bool:
-    """Return whether a request is of rlx, and not of others in this process; the storage is not told whose it is."""
+    """Return whether a request is of rlx, and not of others in this process; its storage gets no header."""
     agent = request.headers.get("User-Agent", "")
     return _quiet.is_inside and (agent.startswith("rlx/") or "hf_hub/" not in agent)
 
@@ -182,7 +182,7 @@ def retry_after(headers: Mapping[str, str]) -> str | None:
 
 
 def refusal(where: str, name: str | None, status: int, code: str, said: str) -> SourceError:
-    """Return the error for 401, 403 and 404, which the hub tells apart by a header."""
+    """Return the error for 401, 403 and 404, which the hub distinguishes by a header."""
     file = where if name is None else f"{where}/{name}"
     if code == "GatedRepo":
         page = where.replace(HUB, "https://huggingface.co/datasets/").partition("@")[0]
@@ -194,7 +194,7 @@ def refusal(where: str, name: str | None, status: int, code: str, said: str) -> 
     if code == "RepoNotFound" and status == 404:
         return SourceNotFoundError(f"{where}: no such dataset")
     if code == "RepoNotFound":
-        # Without a token, the hub does not tell what is private from what does not exist.
+        # Without a token, the hub answers alike for private and missing datasets.
         return ForbiddenError(f"{where}: no such dataset, or it is private", hint=_LOGIN.format("read it"))
     if status == 404:
         return SourceNotFoundError(f"{file}: no such file (HTTP 404)")

@@ -112,7 +112,7 @@ class Location(ABC):
             raise SourceError(f"{self._where(name)} has {found:,} bytes, expected at most {max_bytes:,}")
 
     def read(self, name: str, start: int, stop: int) -> tuple[bytes, FileStat]:
-        """Return the bytes from start to stop, a range that is not empty and lies in the file."""
+        """Return the bytes from start to stop, a non-empty range within the file."""
 
         def attempt() -> tuple[bytes, FileStat]:
             pieces, reached = list[bytes](), start
@@ -175,7 +175,7 @@ class Location(ABC):
 
         Args:
             progress: is advanced in ``bytes``; reports each byte once.
-            expected: length and checksum, where they are known; by default those that the server tells.
+            expected: length and checksum, where they are known; by default those that the server states.
             cancel: stops the transfer.
 
         Raises:
@@ -215,13 +215,13 @@ class Location(ABC):
                 with self._open(name, partial.offset, seen=partial.expected if partial.offset else None) as answer:
                     self._place(name, answer, partial, expected)
                     wanted = partial.expected.bytes if partial.expected else None
-                    # A server that tells a checksum but no length could otherwise send until the disk is full.
+                    # A server that states a checksum but no length could otherwise send until the disk is full.
                     room = partial.offset + shutil.disk_usage(directory).free // 2
                     for piece in self._pieces(name, answer, cancel, at_most=wanted):
                         if wanted is None and partial.offset + len(piece) > room:
                             partial.discard()
                             raise DiskFullError(
-                                f"{self._where(name)}: the server tells no length, and it has more than {room:,} "
+                                f"{self._where(name)}: the server states no length, and it has more than {room:,} "
                                 f"bytes, half the free room in {directory}"
                             )
                         progress.advance("bytes", partial.append(piece))
@@ -309,7 +309,7 @@ class WritableLocation(Location):
         """Make what has to exist before files can be put; most locations need nothing.
 
         Args:
-            private: whether only its owners may read it, where the location can tell.
+            private: whether only its owners may read it, if the location can say.
         """
 
     def tagged(self, version: str) -> str | None:  # noqa: ARG002
@@ -359,7 +359,7 @@ class WritableLocation(Location):
 
 
 def checked_name(name: str) -> str:
-    """Return the name of a file that lies below its location.
+    """Return the name of a file relative to its location.
 
     Raises:
         SourceError: the name is absolute, or has ``..``, an empty part, a backslash or a NUL in it.

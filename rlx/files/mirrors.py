@@ -109,7 +109,7 @@ class Mirrors:
     ) -> FetchedFile:
         with Partial(directory / name) as partial:
             begun = partial.expected
-            # The beginning of another location's file: without a checksum nothing would tell if they differ.
+            # The beginning of another location's file: without a checksum, a difference would not be noticed.
             if begun is not None and begun.url != found.url and not begun.has_checksum:
                 partial.discard()
         if expected is None or not expected.has_checksum or _share_a_checksum(found, expected):

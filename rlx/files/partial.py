@@ -107,7 +107,7 @@ class Partial:
         if expected is None or not self._data_path.is_file():
             return
         if not (expected.strong_etag or expected.has_checksum):
-            return  # two versions could be mixed and nothing would tell
+            return  # two versions could be mixed unnoticed
         if expected.bytes is not None and self._data_path.stat().st_size > expected.bytes:
             return
         self._digests, self.expected = digests_of(self._data_path, expected), expected

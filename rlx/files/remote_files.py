@@ -1,7 +1,7 @@
 """The files of a dataset at a location, of which only the parts that are asked for are fetched.
 
 Files are fetched in pages, which a cache in memory keeps, and perhaps one on the local disk. Pages that are needed
-together and lie close to each other come by one request; requests of one call run concurrently. Small files, such as
+together and are close to each other come by one request; requests of one call run concurrently. Small files, such as
 the tables of trajectories, come together, by one request, where a push has put copies of them into one file.
 """
 
@@ -187,7 +187,7 @@ class RemoteFiles:
         return [_cut(pages, start, stop) for start, stop in within]
 
     def _copies(self) -> Mapping[str, memoryview]:
-        """Return the small files that lie together, each with the checksum that it should have."""
+        """Return the small files that are stored together, each with the checksum that it should have."""
         with self._small_lock:  # all threads wait for one request
             if self._small is None:
                 self._small = self._read_small() if self._checksums else {}
@@ -204,7 +204,7 @@ class RemoteFiles:
             pages = {number: page for _, number, page in self.fetch([(together, wanted)])}
             content = b"".join(pages[number] for number in wanted)
         except (CorruptDatasetError, ForbiddenError, DownloadError):
-            # Absent: S3 forbids to tell those who may not list, and some servers answer with a page of their own.
+            # Absent: S3 answers 403 to those who may not list, and some servers with a page of their own.
             return {}
         copies, start = dict[str, memoryview](), 0
         for name in names:
@@ -310,7 +310,7 @@ class RemoteFiles:
         """Raise CorruptDatasetError unless a file is the one that the manifest means, and the same as before."""
         url = f"{self.location.url}/{name}"
         if stored.bytes is None:
-            raise DownloadError(f"{url}: the server does not tell its length")
+            raise DownloadError(f"{url}: the server does not state its length")
         if stored.bytes != self._lengths[name]:
             raise CorruptDatasetError(f"{url} has {stored.bytes:,} bytes, expected {self._lengths[name]:,}")
         noted = self._noted.get(name)

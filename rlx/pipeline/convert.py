@@ -33,7 +33,7 @@ _MAX_NAMED = 20
 
 
 def fetched(source: str | os.PathLike[str], progress: Progress | None = None) -> tuple[Path, str | None]:
-    """Return where the files of a source lie on this machine, and which URL they came from, if any.
+    """Return the local path of a source's files, and the URL that they came from, if any.
 
     Files of the hub are fetched into the cache of huggingface_hub, and the URL names their commit. ``progress``
     receives their ``bytes``.

@@ -74,7 +74,7 @@ class DownloadPlan:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all files whose length the server tells."""
+        """Bytes of all files whose length the server states."""
         return sum(file.bytes or 0 for file in self.files)
 
     def to_json(self) -> dict[str, Any]:
@@ -406,7 +406,7 @@ class Fetching:
     def again(self, shard: int, arrived: Arrived) -> bool:
         """Fetch the files of a damaged shard from the next base that has them, and return whether there is one.
 
-        Files that another shard reads as well stay: nothing tells which of them is damaged.
+        Files that another shard reads as well stay: which of them is damaged is unknown.
         """
         names = self._source.files(shard)
         with self._lock:

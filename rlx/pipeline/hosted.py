@@ -60,7 +60,7 @@ class Hosted:
 
     @property
     def game(self) -> str:
-        """Name of the environment, as far as the project's names tell."""
+        """Name of the environment, from the project's name of the dataset."""
         parts = PurePosixPath(self.name).parts
         return parts[-2] if self.scheme == "minari" and len(parts) > 1 else parts[-1]
 

@@ -29,7 +29,7 @@ from rlx.store.writer import ShardFormat, train_dictionaries
 from rlx.wording import number_ranges
 
 logger = logging.getLogger(__name__)
-ORIGIN = "origin"  # the note that tells where a source's files came from
+ORIGIN = "origin"  # the note with the location of a source's files
 Arrived = Callable[[int, Exception | None], None]
 
 

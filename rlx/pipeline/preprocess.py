@@ -72,7 +72,7 @@ class Recipe:
         return Transformed(dataset, chain, pieces, _notes(dataset, changes), max_steps)
 
     def to_json(self) -> Mapping[str, Any]:
-        """Return the recipe as the lineage tells it: enough to see whether another one would give the same."""
+        """Return the recipe for the lineage, which two runs compare."""
         entry: dict[str, Any] = {"transforms": [described(transform) for transform in self.transforms]}
         if code := {one.code.name: one.code.sha256 for one in self.transforms if isinstance(one, UserCode)}:
             entry["code"] = code

@@ -62,7 +62,7 @@ def push(
 ) -> TransferReport:
     """Write a dataset to a location: the files of its shards, then its manifest; then delete what that does not list.
 
-    Until the manifest is written, what lies there is the dataset that lay there before, or none. Every file is checked
+    Until the manifest is written, the location holds the previous dataset, or none. Every file is checked
     against the manifest on its way. Files that are there with the same length and checksum are not sent again: the
     checksum is what the manifest there says, or what an interrupted push left beside the file in a bucket.
 
@@ -190,7 +190,7 @@ def _push(
 
 
 def _same_dataset(local: Dataset, location: WritableLocation) -> Manifest:
-    """Return the manifest of the dataset that lies there, of which the local one is a continuation."""
+    """Return the manifest at the location; the local dataset continues it."""
     there, here = read_manifest(location), local.manifest
     different = differing(there, here)
     if different is None and (lost := [record.name for record in there.shards if record.name not in here.listed]):

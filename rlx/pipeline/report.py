@@ -127,7 +127,7 @@ class Report(Counted):
     @property
     def remedy(self) -> str:
         """The hint for shards that failed."""
-        if self.dataset.name == NEW:  # which was to replace the dataset that it lies in
+        if self.dataset.name == NEW:  # which was to replace the dataset around it
             return f"{self.dataset.parent} is unchanged; run the same command again to replace it"
         return RESUME
 
@@ -161,7 +161,7 @@ def check_apart(source: Path, destination: Path) -> None:
     if holds_source:
         raise DatasetExistsError(f"{destination} contains the source, {source}; expected another directory")
     if is_held and (source / manifest.FILE_NAME).exists():
-        raise DatasetExistsError(f"{destination} lies inside the source, {source}; expected another directory")
+        raise DatasetExistsError(f"{destination} is inside the source, {source}; expected another directory")
 
 
 def bytes_at(path: Path) -> int:
@@ -194,7 +194,7 @@ def other_work(there: Manifest, described: Manifest, *, of_parents: bool) -> str
 
 
 def clash(one: Path, other: Path) -> bool:
-    """Return whether a directory is another one, or lies in it, or would if both were created."""
+    """Return whether a directory is another one or inside it, also if they do not exist yet."""
     if holds(one, other) or holds(other, one):
         return True
     first, second = (Path(str(path.resolve()).casefold()) for path in (one, other))
@@ -214,7 +214,7 @@ def clash(one: Path, other: Path) -> bool:
 def holds(directory: Path, path: Path) -> bool:
     """Return whether a path is a directory, or below it.
 
-    Names do not tell: a file system may ignore the case of letters, or have a directory in two places.
+    Names are not enough: a file system may ignore the case of letters, or have a directory in two places.
     """
     place, root = path.resolve(), directory.resolve()
     if place.is_relative_to(root) or any(_is_same(root, parent) for parent in (place, *place.parents)):

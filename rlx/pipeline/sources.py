@@ -42,7 +42,7 @@ _PROBE_READ_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Where the files of runs lie.
+    """Location of the files of runs.
 
     Args:
         address: URL or directory.

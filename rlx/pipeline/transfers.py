@@ -1,4 +1,4 @@
-"""Many transfers at once, and what a verb that transfers a dataset tells when it is done."""
+"""Concurrent transfers, and the report of a push or a pull."""
 
 from collections.abc import Callable, Generator, Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -40,7 +40,7 @@ class TransferReport(Report):
 
     @property
     def remedy(self) -> str:
-        """The hint for shards that failed: a retry mends no file that is damaged or missing at the location."""
+        """The hint for failed shards: a retry does not fix files that are damaged or missing at the location."""
         if any(isinstance(failure, DownloadError) for failure in self.failures.values()):
             return super().remedy
         return replacement(self.url)

@@ -56,7 +56,7 @@ class ArrayReader(Protocol):
 
 
 class Store(Protocol):
-    """How the arrays of a shard lie on disk."""
+    """Layout of the arrays of a shard on disk."""
 
     name: str
 

@@ -78,13 +78,13 @@ class DatasetWriter:
         return replace(shards, dictionaries={name: read_dictionary(directory, name) for name in shards.coded()})
 
     def commit(self, record: ShardRecord, *, origin: Mapping[str, Any], dropped: Mapping[str, int]) -> ShardRecord:
-        """List a shard that lies whole in ``partial(record.name)``; return its record."""
+        """List the complete shard in ``partial(record.name)``; return its record."""
         record = replace(record, origin=dict(origin), dropped=dict(dropped))
         self.commit_all([record])
         return record
 
     def add(self, record: ShardRecord, *, origin: Mapping[str, Any], dropped: Mapping[str, int]) -> None:
-        """Keep a shard that lies whole in ``partial(record.name)`` for ``flush``, which lists many at once.
+        """Keep the complete shard in ``partial(record.name)`` for ``flush``, which lists many at once.
 
         A caller flushes whenever ``due_s`` is 0, so that writing manifests takes a tenth of a core at most and not time
         quadratic in the number of shards.
@@ -111,7 +111,7 @@ class DatasetWriter:
             self._due = time.monotonic() + (cost / LISTING_SHARE if cost > CHEAP_LISTING_S else 0.0)
 
     def commit_all(self, records: Sequence[ShardRecord]) -> None:
-        """List complete shards that lie in ``partial(record.name)``, all by one replacement of the manifest.
+        """List the complete shards in ``partial(record.name)``, all by one replacement of the manifest.
 
         Their files are synced first: a power cut never leaves a listed shard with files that were not written.
         """
@@ -173,7 +173,7 @@ def claimed(path: Path, *, overwrite: bool = False) -> Iterator[Claim]:
         finally:
             if not (path / manifest.FILE_NAME).exists():
                 with suppress(OSError):
-                    (path / SHARDS).rmdir()  # unless there is a part of one, which the next may go on with
+                    (path / SHARDS).rmdir()  # unless it has a partial shard, which the next writer may resume
 
 
 @contextmanager

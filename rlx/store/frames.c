@@ -1,6 +1,6 @@
 /* Compressed rows decoded into an array by one call: rlx/store/kernel.py calls it.
  *
- * Of a dataset, it does what FieldFiles does in Python: look up where each row is, check that this lies inside the file, and decode it
+ * Of a dataset, it does what FieldFiles does in Python: look up where each row is, check that this is inside the file, and decode it
  * to its place. A row that is asked for twice is decoded once. Plain C99 without Python or libzstd: ctypes loads it, so
  * that no interpreter lock is held, and the caller passes libzstd's function. All numbers are 64 bits wide.
  */
@@ -58,7 +58,7 @@ static const uint8_t *file_of(const struct files *files, int64_t shard) {
     return (const uint8_t *)(uintptr_t)(files->origin + files->data[shard]);
 }
 
-/* The entry of a row in the index at the end of its file; 0 where it lies outside. */
+/* The entry of a row in the index at the end of its file; 0 if it is outside. */
 static const uint8_t *index_entry(const struct files *files, int64_t shard, int64_t row) {
     const int64_t rows = files->rows[shard];
     if (row < 0 || row >= rows || rows > (files->size[shard] - CRC_BYTES) / INDEX_ENTRY_BYTES) return NULL;
@@ -66,7 +66,7 @@ static const uint8_t *index_entry(const struct files *files, int64_t shard, int6
     return file_of(files, shard) + index + row * INDEX_ENTRY_BYTES;
 }
 
-/* Where the frame of a row lies; 0 if any byte of it lies outside its file. The index is not trusted. */
+/* Position of the frame of a row; 0 if any byte of it is outside its file. The index is not trusted. */
 static int locate(const struct files *files, int64_t shard, const uint8_t *at, struct entry *found) {
     const uint64_t size = (uint64_t)files->size[shard], start = little_endian(at), bytes = little_endian(at + 8);
     if (bytes > size || start > size - bytes) return 0;

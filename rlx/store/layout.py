@@ -50,19 +50,19 @@ def shard_name(number: int) -> str:
 
 
 def shard_directory(dataset: OnePath, name: str) -> OnePath:
-    """Return where a listed shard lies."""
+    """Return the directory of a listed shard."""
     return dataset / SHARDS / name
 
 
 def partial_directory(dataset: Path, name: str, writer: int) -> Path:
-    """Return where a shard lies while the writer of this number writes it."""
+    """Return the directory of a shard while the writer of this number writes it."""
     return dataset / SHARDS / f"{name}.{writer}.partial"
 
 
 def find_dataset(
     dataset: str | os.PathLike[str], *, cache_bytes: int = DEFAULT_CACHE_BYTES, disk: DiskCache | None = None
 ) -> tuple[AnyPath, Manifest]:
-    """Return where a dataset lies, and its manifest; nothing else is read.
+    """Return the location of a dataset, and its manifest; nothing else is read.
 
     Args:
         dataset: a directory, an id below ``$RLX_HOME`` or a URL.
@@ -106,7 +106,7 @@ def seen_manifest(location: Location) -> FileStat | None:
 
 
 def differing(there: Manifest, here: Manifest) -> str | None:
-    """Return why two datasets cannot lie at one location; None where the shards that both have are the same."""
+    """Return why two datasets cannot share a location; None if the shards that both have are the same."""
     if different := there.difference(here):
         return different
     ours = {record.name: record.files for record in here.shards}
@@ -252,7 +252,7 @@ def claimed_for(location: WritableLocation, manifest: Manifest, *, overwrite: bo
 
 def check_claim(location: WritableLocation, manifest: Manifest) -> None:
     """Raise DatasetLockedError if another dataset has taken the place of the one that was on its way."""
-    with suppress(SourceNotFoundError):  # somebody else has brought it there; the manifest tells
+    with suppress(SourceNotFoundError):  # another process has moved it; the manifest decides
         content, _ = location.get(CLAIM, max_bytes=MAX_BYTES)
         if content != manifest.encode():
             raise DatasetLockedError(

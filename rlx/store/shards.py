@@ -151,7 +151,7 @@ class Shards:
         return self._store.reader(directory, name, field, rows)
 
     def _directory(self, number: int) -> AnyPath:
-        """Return where a shard lies; of one that is here, that its files were all there when it was first needed.
+        """Return the directory of a shard; check the files of a local one when it is first needed.
 
         Others are checked when read.
         """

@@ -81,7 +81,7 @@ class MemmapStore:
         """Return a reader of one field."""
         return raw_reader(directory / f"{name}.memmap", field, rows)
 
-    def small_file(self, name: str, field: Field) -> str:  # noqa: ARG002  (all fields lie alike)
+    def small_file(self, name: str, field: Field) -> str:  # noqa: ARG002  (all fields are alike)
         """Return path of the file of an array."""
         return f"{name}.memmap"
 

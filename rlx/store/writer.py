@@ -283,7 +283,7 @@ def link_shard(shard: Path, files: Mapping[str, FileRecord], directory: Path, pr
 
 
 def _link_file(file: str, expected: FileRecord, name: str) -> None:
-    """Give a file a second name; copy it where that lies elsewhere, or the file system has no hard links."""
+    """Hard-link a file; copy it across file systems, or if they have no hard links."""
     check_size(file, expected.bytes)
     try:
         # Of a symbolic link the file that it stands for: a link of a link would change with what it points at.

@@ -43,7 +43,7 @@ def _module(place: str, failed: type[RlxError], absent: type[RlxError] | None) -
 
 
 def _file_hint(place: str) -> str | None:
-    """Return a hint if the module lies here and not where Python looks for modules."""
+    """Return a hint if the module is in the working directory and not on Python's path."""
     file = Path(*place.split(".")).with_suffix(".py")
     return f"{file}:NAME names what is in a file" if not place.endswith(".py") and file.is_file() else None
 

@@ -21,7 +21,7 @@ _TALL_ROWS = 8192
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How pictures lie in the rows of a field.
+    """Layout of the images in the rows of a field.
 
     Args:
         channels: numbers of a pixel; None where a row is a picture without that dimension.

@@ -30,7 +30,7 @@ class Transform(Protocol):
     """A pure function of the steps of some trajectories; it can be pickled to another process.
 
     Blocks come in storage order and may end inside a trajectory. Their ``episodes`` are the numbers of the trajectories
-    in the dataset, for messages, and are passed on unchanged. Input arrays must not be written to: they may lie in a
+    in the dataset, for messages, and are passed on unchanged. Input arrays must not be written to: they may be in a
     memory map.
     """
 
@@ -175,7 +175,7 @@ class Selection(Protocol):
 
         Args:
             table: the trajectories.
-            shard: [N] number of the shard that each lies in.
+            shard: [N] number of the shard of each.
 
         Raises:
             TransformError: the table has not what it asks for.

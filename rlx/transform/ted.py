@@ -136,7 +136,7 @@ def _places(result: TensorDictBase, before: Transitions) -> NDArray[np.int64]:
     if index is None:
         if count != before.steps:
             raise TransformError(
-                f"it makes {count} of {before.steps} steps without index: expected index to tell which are left"
+                f"it makes {count} of {before.steps} steps without index: expected index to identify them"
             )
         return np.arange(count)
     given = index.reshape(-1).numpy()

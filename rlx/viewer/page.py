@@ -67,7 +67,7 @@ def page(dataset: Dataset, episodes: Mapping[str, int], *, served: bool = False,
 
     Args:
         episodes: episodes that can be chosen by name; the first is shown first.
-        served: whether a server hands out the episodes, any of them; else the chosen ones are in the page, and no path
+        served: whether a server serves all episodes; else the chosen ones are in the page, and no path
             of this machine.
         edition: how often the dataset has changed since the server started.
     """

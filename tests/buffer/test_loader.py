@@ -261,7 +261,7 @@ def test_an_epoch_has_what_the_buffer_holds_when_it_begins(slice_len: int | None
         assert actions(loader) == actions(fresh)
     buffer.empty()
     for _ in range(2):
-        with pytest.raises(SamplingError, match="there are no steps"):
+        with pytest.raises(SamplingError, match="have no steps"):
             next(iter(loader))
 
 

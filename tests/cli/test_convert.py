@@ -369,7 +369,7 @@ def test_options_of_a_format(cli: Cli, tmp_path: Path) -> None:
     source = lanes(tmp_path / "steps")
     result = cli("convert", source, tmp_path / "data")
     assert result.code == 1
-    assert "do not tell which dimension of the batch [6, 2] is time: 0 or 1" in result.err
+    assert "do not determine which dimension of the batch [6, 2] is time: 0 or 1" in result.err
     assert f"hint: rlx convert {source} DST --from torchrl:time_dim=0" in result.err
     assert cli("convert", source, tmp_path / "data", "--from", "torchrl:time_dim=0").code == 0
     dataset = rlx.open(tmp_path / "data")

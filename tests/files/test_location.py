@@ -74,7 +74,7 @@ def test_a_file_of_a_known_length(tmp_path: Path, length: int | None) -> None:
 def test_a_file_of_an_unknown_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=5000))
     location = Endless()
-    with pytest.raises(DiskFullError, match="endless/a: the server tells no length, and it has more than 2,500 bytes"):
+    with pytest.raises(DiskFullError, match="endless/a: the server states no length, and it has more than 2,500 bytes"):
         location.fetch("a", tmp_path, Silent())
     assert location.sent == 3000
     assert not list(tmp_path.iterdir())

@@ -143,7 +143,7 @@ class TestPlaces:
             before = tree(dataset)
             with pytest.raises(DatasetExistsError, match="is the source itself"):
                 converted(dataset, tmp_path / "mounted", overwrite=True)
-            with pytest.raises(DatasetExistsError, match="lies inside the source"):
+            with pytest.raises(DatasetExistsError, match="is inside the source"):
                 converted(dataset, tmp_path / "mounted/copy", overwrite=True)
             assert tree(dataset) == before
         finally:
@@ -168,7 +168,7 @@ class TestPlaces:
     def test_into_the_dataset(self, dataset: Path) -> None:
         before = tree(dataset)
         for below in ("copy", "shards/copy"):
-            with pytest.raises(DatasetExistsError, match="lies inside the source"):
+            with pytest.raises(DatasetExistsError, match="is inside the source"):
                 converted(dataset, dataset / below)
         assert tree(dataset) == before
 

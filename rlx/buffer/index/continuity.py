@@ -1,6 +1,6 @@
 """Evidence that a step continues the one before it: it observes what that one led to.
 
-Ids do not tell sources apart: every collector and every dataset numbers its trajectories from 0. So a step continues a
+Ids do not identify sources: every collector and every dataset numbers its trajectories from 0. So a step continues a
 trajectory only if its id is the trajectory's and nothing speaks against it:
 
 - its observation is, bit by bit or as a number (NaN equals NaN), the ``next`` one of the step before;

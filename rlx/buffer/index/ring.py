@@ -11,7 +11,7 @@ from rlx.buffer.protocol import Rows
 
 
 class Ring:
-    """``lanes`` rings of ``size`` rows each; step t of lane b lies at row ``b * size + t % size``.
+    """``lanes`` rings of ``size`` rows each; step t of lane b is at row ``b * size + t % size``.
 
     Attributes:
         head: [lanes] time of the oldest step that is stored.
@@ -189,7 +189,7 @@ class LaneLog:
         self._first, self._behind = np.zeros(lanes, np.int64), live
 
     def drop(self, lanes: Rows, heads: Rows) -> Rows:
-        """Return [n] the segments of lanes that lie before these times, lane by lane; forgets them.
+        """Remove and return [n] the segments of lanes before these times, lane by lane.
 
         Args:
             lanes: [m] each named once.

@@ -202,7 +202,7 @@ class Segments:
         self._trajectories.give(empty[~waiting])
 
     def _split(self, trajectory: int, dead: Rows) -> None:
-        """Cut a trajectory that lies in several lanes where one of them has lost a part of it."""
+        """Cut a trajectory of several lanes where one of them has lost a part of it."""
         runs, number = self._runs_left(trajectory, set(dead.tolist()))
         head = int(self.trajectories["head"][trajectory])
         last = runs.pop() if number else []

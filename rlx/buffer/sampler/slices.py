@@ -48,7 +48,7 @@ class SliceSampler(SeededSampler):
             ``num_slices`` trajectories for any ``batch_size``, or with ``slice_len`` only trajectories that are not
             longer.
         start_at_reset: slices start only at the first steps of episodes.
-        span: number of steps of a slice that may lie before and after its trajectory; these are left out, so that steps
+        span: number of steps of a slice that may be before and after its trajectory; these are left out, so that steps
             near an end are drawn as often as others. One number for both sides, a pair, or True for all but one.
         cache_values: accepted for compatibility with TorchRL; no effect.
         seed: random seed; by default from ``generator``, or random.
@@ -297,7 +297,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
             return
         index = self.index(storage)
         if self.slicing.strict_length and self._generation == index.generation - 1:
-            # Only this write came since: whatever it made valid lies within a slice's reach before it.
+            # Only this write came since: the rows it made valid are within a slice's length before it.
             self._show(self._perhaps_valid(index, rows, self._hidden_for))
             self._generation = index.generation
         else:

@@ -72,7 +72,7 @@ class Slicing:
             raise
 
     def reach(self, slice_len: int) -> tuple[int, int]:
-        """Return how many steps of a slice may lie before its trajectory, and how many after it."""
+        """Return the number of steps of a slice that may be before its trajectory, and after it."""
         left, right = (slice_len - 1 if reach is True else int(reach) for reach in self.span)
         if max(left, right) >= slice_len:
             raise ValueError(f"span {self.span}: expected less than the {slice_len} steps of a slice")
@@ -254,10 +254,10 @@ class SliceStarts:
     Attributes:
         firsts: [N] the first row of every trajectory that has a valid start.
         steps: [N] the stored steps of each.
-        counts: [N] how many starts each has: its first row and those that follow it. With a span, the first ones lie
+        counts: [N] how many starts each has: its first row and those that follow it. With a span, the first ones are
             before its first row.
         ends: [N] how many it and those before it have.
-        left: how many steps of a slice may lie before its trajectory.
+        left: number of steps of a slice that may be before its trajectory.
     """
 
     firsts: Rows

@@ -12,7 +12,7 @@ from rlx.buffer.storage.ring import RingStorage
 from rlx.buffer.storage.step_schema import as_path
 from rlx.errors import SchemaMismatchError
 
-# Keys that tell trajectories apart: alike in all steps, and kept where the trajectory index reads them.
+# Keys that identify trajectories: of one dtype in all steps, and kept where the trajectory index reads them.
 _FLAGS = ("done", "terminated", "truncated", "is_init", "traj_ids")
 _PRESENT = "_present"
 

@@ -307,7 +307,7 @@ class RingStorage(SavedSteps, Storage, ABC):
         "done").
 
         Raises:
-            SamplingError: the keys are not stored, or nothing that tells trajectories is.
+            SamplingError: the keys are not stored, or no key that identifies trajectories is.
         """
         if not self._schema:
             return RingTrajectoryIndex(self._ring.size)

@@ -263,7 +263,7 @@ def over_batch(transform: Transform, batch: TensorDictBase) -> TensorDictBase:
 
     Args:
         transform: a callable, a transform that needs neighbours, or a Compose of such.
-        batch: [*B, T] steps; trajectories are told apart as in a buffer. With ``("collector", "mask")``, steps after
+        batch: [*B, T] steps; trajectories are distinguished as in a buffer. With ``("collector", "mask")``, steps after
             the ends of rows are left out, and are zero in the result.
 
     Example:

@@ -66,7 +66,7 @@ class FunctionPolicy:
 
     Args:
         function: of an array [n, ...], or of a tree of them as the observation space is.
-        action_space: tells a pair of actions from actions and a dict of more; a pair is the latter if not given.
+        action_space: distinguishes a pair of actions from actions and a dict; without it, a pair is the latter.
 
     Example:
         >>> def act(observation):

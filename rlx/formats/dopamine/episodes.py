@@ -1,4 +1,4 @@
-"""The trajectories of a Dopamine shard: its plan's spans, with what only the observations tell; and their blocks."""
+"""The trajectories of a Dopamine shard: the spans of its plan, corrected by the observations; and their blocks."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

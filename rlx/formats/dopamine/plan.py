@@ -114,7 +114,7 @@ def _padding(path: Path, array: NDArray[Any], add_count: int, capacity: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """An episode as far as the small arrays tell, and the zero rows after it: rows [start, end) of the run.
+    """An episode as the small arrays describe it, and the zero rows after it: rows [start, end) of the run.
 
     Args:
         number: of the episode; where it turns out to be several, the numbers up to the next span's are free

@@ -95,7 +95,7 @@ def _opened(path: Path, columns: Mapping[str, str], files: Mapping[str, int | No
 
 
 def _check_footer(path: Path) -> None:
-    """Raise CorruptShardError unless the tables of a data file lie in it: Lance allocates them, or ends the process."""
+    """Raise CorruptShardError unless the tables of a data file are inside it: Lance allocates them, or aborts."""
     size = path.stat().st_size - _FOOTER.size
     with path.open("rb") as file:
         file.seek(max(size, 0))

@@ -236,7 +236,7 @@ def _take_columns(
     *,
     is_timed: bool,
 ) -> None:
-    """Drop times that ``fps`` tells, add the texts of tasks, and note what no feature describes."""
+    """Drop times that follow from ``fps``, add the texts of tasks, and note what no feature describes."""
     if not is_noted(noted, TIMESTAMP) and (noted is not None or is_timed):
         found.pop(TIMESTAMP, None)
     if TASK_INDEX in found and (noted is None or is_noted(noted, TASK)):

@@ -90,7 +90,7 @@ class StepRows:
                 yield {name: found[name] for name in names}
 
     def is_uniform(self, name: str) -> bool:  # noqa: ARG002  (statistics of the file count the last rows too)
-        """Return False: only reading tells."""
+        """Return False: it is known only after reading."""
         return False
 
     def _row(self, step: int) -> int:
@@ -128,7 +128,7 @@ class UnrewardedTable(ArrowTable):
 
     def batches(self, paths: Sequence[str], size: int, row: int = 0) -> Generator[Batch, None, None]:
         """Yield rows of columns; see ``Table``."""
-        # The action is read even if no other column is asked for: it tells how many rows there are.
+        # The action is read even if no other column is requested: it has the number of rows.
         stored = [path for path in paths if path not in _ZEROS] or [COLUMN_PATHS["action"]]
         for batch in super().batches(stored, size, row):
             count = len(next(iter(batch.values())))

@@ -41,7 +41,7 @@ FILE = re.compile(r"run_([1-5])-(\d{5})-of-(\d{5})")
 
 
 def is_ordered(base: str) -> bool:
-    """Return whether the episodes below a URL or directory are in the order of play, as far as its name tells.
+    """Return whether the episodes below a URL or directory are in the order of play, according to its name.
 
     Example:
         >>> is_ordered(URL), is_ordered(UNORDERED_URL), is_ordered("gs://mirror/rlu")

@@ -171,7 +171,7 @@ def recognises(path: Path) -> bool:
 
 @expecting(LAYOUT)
 def open_rlds(path: Path, *, split: str | None = None, files: str | None = None) -> RLDS:
-    """Return the dataset in the directory of one of its versions; the field ``split`` tells its splits apart.
+    """Return the dataset in the directory of one of its versions; the field ``split`` names the split of each step.
 
     Args:
         split: name of the only split to take; the field of splits is then left out.

@@ -151,7 +151,7 @@ def time_dimension(
     if (shares[best] or 0.0) < _MOST or max(others) > _FEW:
         choices = " or ".join(str(axis) for axis in candidates)
         raise SourceError(
-            f"{path}: the steps do not tell which dimension of the batch {list(shape)} is time: {choices}",
+            f"{path}: the steps do not determine which dimension of the batch {list(shape)} is time: {choices}",
             hint=f"rlx convert {path} DST --from torchrl:time_dim={candidates[0]}",
         )
     return best

@@ -19,7 +19,7 @@ MAX_CHUNK_BYTES = 2**29
 _SLACK_BYTES = 2**16  # no compressor makes more of a chunk than twice as much and this
 _Values = tuple[int, ...]
 _Offset = tuple[int, ...]
-# Not szip: only its decoder knows how many bytes a chunk decodes to, and it does not tell.
+# Not szip: only its decoder knows how many bytes a chunk decodes to, and does not expose it.
 _DEFLATE, _SHUFFLE, _FLETCHER32, _NBIT, _SCALEOFFSET, _LZF = 1, 2, 3, 5, 6, 32000
 _SCALEOFFSET_HEADER = 21  # bits, length of the smallest number, and 16 bytes for it
 _ATOMIC = 1  # the class of an nbit filter of numbers; structs and arrays have parameters of their own

@@ -168,7 +168,7 @@ def find_extras(
 
     Args:
         rows: that an array has if it has one per step.
-        notes: what rlx noted when it wrote the file; tells the fields' roles.
+        notes: what rlx noted when it wrote the file, such as the fields' roles.
         place: path in the group of the array of such a path.
     """
     extras, after = ExtraFields(known), {}

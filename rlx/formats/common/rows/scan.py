@@ -98,7 +98,7 @@ def link(pieces: Pieces, decides: tuple[str, ...], *, cyclic: bool) -> Links:
         return links
     _, ids, sharing = np.unique(pieces.trajectory, return_inverse=True, return_counts=True)
     shared = np.flatnonzero((sharing[ids] > 1) & pieces.valid)
-    never = np.arange(count)  # equal to nothing, where no observation tells what follows what
+    never = np.arange(count)  # equal to nothing, if no observation determines the order
     begins, led_to = pieces.begins.get(decides, never), pieces.led_to.get(decides, never + count)
     ongoing: dict[tuple[int, Any], list[int]] = defaultdict(list)  # by id and what they led to
     unended: Counter[int] = Counter()  # ongoing pieces without a flag at their end, by id

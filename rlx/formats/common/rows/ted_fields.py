@@ -76,7 +76,7 @@ class TedFields:
 
     @property
     def decides(self) -> list[str]:
-        """Names of the observations that tell which step follows which."""
+        """Names of the observations that determine which step follows which."""
         return [name for name in self.observations if name in self.after]
 
     @property
