@@ -195,7 +195,7 @@ def test_shards_come_and_go() -> None:
     assert both.without_shards({"00001"}).missing == ["00001"]
 
 
-NO_DTYPES = ["float128", "complex64", "object", "f4", ">i4", "datetime64", "nothing"]
+NO_DTYPES = ["float128", "complex64", "object", "f4", ">i4", "datetime64", "nothing", "i,)", "|5"]
 NO_SHAPES: list[tuple[float, ...]] = [(-1,), (1.5,), (2**40, 2**40), (0, 2**62), (1,) * 40]
 
 

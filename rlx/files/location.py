@@ -1,5 +1,6 @@
 """A location: the files below a URL or a directory, and what all kinds of it share: retries, resume, checksums."""
 
+import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -362,7 +363,7 @@ def checked_name(name: str) -> str:
     """Return the name of a file relative to its location.
 
     Raises:
-        SourceError: the name is absolute, or has ``..``, an empty part, a backslash or a NUL in it.
+        SourceError: the name is absolute, or has ``..``, an empty part, a backslash or a NUL in it, or no encoding.
 
     Example:
         >>> checked_name("Pong/run_1-00000-of-00050")
@@ -372,6 +373,11 @@ def checked_name(name: str) -> str:
             ...
         rlx.errors.SourceError: file name '../secret' is not a relative path below its location
     """
-    if {"", ".", ".."}.intersection(name.split("/")) or "\\" in name or "\0" in name:
+    try:
+        os.fsencode(name)
+        is_name = True
+    except UnicodeEncodeError:
+        is_name = False
+    if {"", ".", ".."}.intersection(name.split("/")) or "\\" in name or "\0" in name or not is_name:
         raise SourceError(f"file name {name!r} is not a relative path below its location")
     return name

@@ -179,7 +179,10 @@ def with_spaces(run: LocalRun) -> LocalRun:
 
 def _with_space(field: Field, noted: Any) -> Field:
     """Return the field with the noted space, if it has none and the note is of a field like it."""
-    if field.space is not None or not isinstance(noted, dict) or not isinstance(noted.get("space"), dict):
+    if field.space is not None:
         return field
-    spaced = replace(field, space=noted["space"])
-    return spaced if noted == spaced.to_json() else field
+    try:
+        spaced = Field.from_json(noted)
+    except (RlxError, LookupError, TypeError, ValueError, AttributeError):
+        return field
+    return spaced if replace(spaced, space=None) == field else field

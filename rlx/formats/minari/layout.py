@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx.manifest_values import check_space
 from rlx.schema import Field
 
 METADATA = "metadata.json"
@@ -33,6 +34,8 @@ ATTRIBUTES = frozenset({NUMBER, STEPS, CUT})
 
 
 _MIN_IMAGE_SIDE = 32
+_MAX_DEPTH = 32
+_BOUNDS = ("n", "start", "nvec", "low", "high")
 _MAX_CHARSET = 1000  # characters
 _MAX_BOUNDS = 64  # A picture's bounds, one a pixel, would fill the manifest.
 
@@ -56,6 +59,19 @@ def leaf_space(space: Space | None, path: str) -> Space | None:
     return leaf_space(subspaces.get(first), rest)
 
 
+def check(space: Any, depth: int = 0) -> None:
+    """Raise ValueError unless this is a space: objects with a type and bounds, nested at most 32 deep."""
+    if depth > _MAX_DEPTH or not isinstance(space, dict) or not isinstance(space.get("type"), str):
+        raise ValueError(f"expected a space, found {type(space).__name__} {depth} deep")
+    if not all(type(size) is int for size in _flat(space.get("shape") or [])):
+        raise ValueError("shape: expected whole numbers")
+    for key in _BOUNDS:
+        _flat(space.get(key))
+    subspaces = space.get("subspaces", {})
+    for subspace in subspaces.values() if isinstance(subspaces, dict) else _flat(subspaces):
+        check(subspace, depth + 1)
+
+
 def is_image(space: Space | None) -> bool:
     """Return whether Minari takes the space for that of pictures, which it then keeps as JPEG.
 
@@ -66,7 +82,7 @@ def is_image(space: Space | None) -> bool:
     """
     if space is None or space.get("type") != "Box" or space.get("dtype") != "uint8":
         return False
-    shape = space.get("shape", [])
+    shape = _flat(space.get("shape") or [])
     if len(shape) not in (2, 3) or min(shape[:2]) < _MIN_IMAGE_SIDE:
         return False
     return _constant(space.get("low")) == 0 and _constant(space.get("high")) == 255
@@ -83,17 +99,25 @@ def describe(space: Space | None) -> Space | None:
     if space is None:
         return None
     kept: dict[str, Any] = {"type": space.get("type")}
-    for key in ("n", "start", "nvec", "low", "high"):
+    for key in _BOUNDS:
         value = _constant(space.get(key)) if key in ("low", "high") else space.get(key)
         value = space.get(key) if value is None else value
         numbers = _numbers(value)
-        if numbers and len(numbers) <= _MAX_BOUNDS and all(math.isfinite(number) for number in numbers):
+        if numbers and len(numbers) <= _MAX_BOUNDS and all(map(_can_be_noted, numbers)):
             kept[key] = value
     if kept["type"] == "Text":
         kept |= {key: space[key] for key in ("min_length", "max_length") if type(space.get(key)) is int}
         if isinstance(charset := space.get("charset"), str) and len(charset) <= _MAX_CHARSET:
             kept["charset"] = charset
+    try:
+        check_space(kept)
+    except ValueError:  # such as no action at all
+        return None
     return kept
+
+
+def _can_be_noted(number: float) -> bool:
+    return abs(number) < 2**64 if isinstance(number, int) else math.isfinite(number)
 
 
 def _constant(values: Any) -> float | None:
@@ -102,9 +126,20 @@ def _constant(values: Any) -> float | None:
 
 
 def _numbers(values: Any) -> list[float]:
+    return [value for value in _flat(values) if isinstance(value, int | float) and not isinstance(value, bool)]
+
+
+def _flat(values: Any, depth: int = 0) -> list[Any]:
+    """Return the entries of lists in lists.
+
+    Raises:
+        ValueError: they are nested more than 32 deep.
+    """
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"expected lists at most {_MAX_DEPTH} deep")
     if isinstance(values, list):
-        return [number for value in values for number in _numbers(value)]
-    return [values] if isinstance(values, int | float) and not isinstance(values, bool) else []
+        return [entry for value in values for entry in _flat(value, depth + 1)]
+    return [values]
 
 
 def space_of(field: Field, shape: tuple[int, ...]) -> Space:

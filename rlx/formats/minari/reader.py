@@ -23,7 +23,7 @@ from rlx.formats.common.rows.episodes import shard_bounds
 from rlx.formats.common.source import EpisodeGroups, block_steps
 from rlx.formats.minari import arrow
 from rlx.formats.minari.episode import Episode, Leaf, MinariFields, StoredEpisode, fields_of
-from rlx.formats.minari.layout import ID, LAYOUT, MAIN_DATA, METADATA, STEPS, Space
+from rlx.formats.minari.layout import ID, LAYOUT, MAIN_DATA, METADATA, STEPS, Space, check
 from rlx.schema import Schema
 
 _MAX_METADATA_BYTES = 64 * 2**20
@@ -154,8 +154,15 @@ def _is_data(directory: Path) -> bool:
 
 
 def _space(metadata: Mapping[str, Any], name: str, root: Path) -> Space | None:
-    text = metadata.get(name)
-    return parse_object(text, f"{root / METADATA}: {name}") if isinstance(text, str) else None
+    text, place = metadata.get(name), f"{root / METADATA}: {name}"
+    if not isinstance(text, str):
+        return None
+    space = parse_object(text, place)
+    try:
+        check(space)
+    except ValueError as exc:
+        raise CorruptShardError(f"{place}: {exc}") from exc
+    return space
 
 
 def _total(metadata: Mapping[str, Any], name: str, root: Path) -> int:

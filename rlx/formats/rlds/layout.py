@@ -3,6 +3,7 @@
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from rlx.formats.common.pictures import (
 )
 from rlx.formats.common.tf_example import BYTES_LIST, FLOAT_LIST, INT64_LIST, ExampleSpool
 from rlx.formats.common.tf_example import Feature as Values
-from rlx.schema import TEXT, Field, Role, Schema
+from rlx.schema import DTYPES, TEXT, Field, Role, Schema
 
 INFO, FEATURES, METADATA = "dataset_info.json", "features.json", "metadata.json"
 FILE_FORMAT, ARRAY_RECORD = "tfrecord", "array_record"
@@ -41,8 +42,6 @@ LAYOUT = (
 
 _MAX_DEPTH = 16
 _MAX_SIZE = 2**32
-_KINDS = "biuf"
-_MAX_ITEM_BYTES = 8
 _BFLOAT16 = "bfloat16"
 _DISCOUNT_FIELD = Field("float32", (), Role.NEXT)
 _RESERVED = frozenset({*FLAGS, DISCOUNT})
@@ -163,20 +162,26 @@ def steps_features(described: Any, place: str) -> dict[str, Feature | None]:
     """Return the features of a step by name, parts joined by ``/``; none where they are no numbers or text of a known
     shape.
     """
+    with _understood(place):
+        return dict(_leaves(described["featuresDict"]["features"]["steps"]["sequence"]["feature"], "", 0))
+
+
+@contextmanager
+def _understood(place: str) -> Iterator[None]:
     try:
-        feature = described["featuresDict"]["features"]["steps"]["sequence"]["feature"]
-        return dict(_leaves(feature, "", 0))
-    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
         raise CorruptShardError(
             f"{place}: expected a FeaturesDict with steps, a Dataset of FeaturesDict, found none: "
             f"{type(exc).__name__} {exc}"
         ) from exc
 
 
-def episode_features(described: Mapping[str, Any]) -> list[str]:
+def episode_features(described: Mapping[str, Any], place: str) -> list[str]:
     """Return the names of an episode's fields other than its steps."""
-    features = described["featuresDict"]["features"]
-    return [path for name, node in features.items() if name != "steps" for path, _ in _leaves(node, name, 0)]
+    with _understood(place):
+        features = described["featuresDict"]["features"]
+        return [path for name, node in features.items() if name != "steps" for path, _ in _leaves(node, name, 0)]
 
 
 def _leaves(node: Mapping[str, Any], name: str, depth: int) -> Iterator[tuple[str, Feature | None]]:
@@ -205,7 +210,7 @@ def _leaf(node: Mapping[str, Any]) -> Feature | None:
     is_known = encoding in ("image", "none", "bytes", "zlib") and all(0 <= size < _MAX_SIZE for size in shape)
     if is_brief := dtype == _BFLOAT16 and kind == "tensor":
         dtype = "float32"
-    if not is_known or not _is_number(dtype) or (kind == "image" and not _is_picture(dtype, shape)):
+    if not is_known or dtype not in DTYPES or (kind == "image" and not _is_picture(dtype, shape)):
         return None
     return Feature(dtype, shape, encoding, is_brief)
 
@@ -224,14 +229,6 @@ def _inflated(value: memoryview, expected: int) -> bytes:
     if not inflater.eof and len(content) <= expected:
         raise MalformedFeatureError(f"expected {expected:,} bytes per step, found {len(content):,} before they end")
     return content
-
-
-def _is_number(dtype: str) -> bool:
-    try:
-        named = np.dtype(dtype)
-    except TypeError:
-        return False
-    return named.kind in _KINDS and named.name == dtype and named.itemsize <= _MAX_ITEM_BYTES
 
 
 def _found(values: Values) -> str:

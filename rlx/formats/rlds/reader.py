@@ -197,7 +197,7 @@ def open_rlds(path: Path, *, split: str | None = None, files: str | None = None)
             extras.leave(name, "neither numbers nor text of a known shape")
         elif extras.add(name, name, (feature.dtype, feature.shape), _role(name, roles)):
             features[name] = feature
-    for name in episode_features(described):
+    for name in episode_features(described, str(place)):
         if name not in (EPISODE_ID, CUT):
             extras.leave(name, NOT_OF_STEPS)
     if first and EPISODE_ID in first and not isinstance(first[EPISODE_ID], np.ndarray):

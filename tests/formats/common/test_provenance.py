@@ -49,6 +49,8 @@ def test_spaces_are_those_of_the_fields(run: Npz) -> None:
         {"action": {**ACTION, "role": "next"}},
         {"action": {**ACTION, "space": "six"}},
         {"action": {"space": SIX}},
+        {"action": {**ACTION, "space": {"type": "Discrete", "n": -1}}},
+        {"action": {**ACTION, "space": {"type": 5}}},
         {"action": SIX},
         {"action": [1]},
         {"another": ACTION},

@@ -15,7 +15,7 @@ from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.common.source import Source
 from rlx.formats.finding import find_run
 from rlx.formats.minari import reader as minari
-from rlx.formats.minari.layout import MAIN_DATA, METADATA
+from rlx.formats.minari.layout import MAIN_DATA, METADATA, describe
 from rlx.formats.minari.reader import Minari, find_runs, open_minari
 from rlx.pipeline.convert import convert
 from rlx.pipeline.options import Options
@@ -226,6 +226,15 @@ def test_a_damaged_picture_is_named(jpeg: bytes | None, tmp_path: Path) -> None:
         (b"", "expected JSON"),
         (b"[1]", "expected an object"),
         (b'{"minari_version": "0.5.3", "observation_space": "{"}', "observation_space: expected JSON"),
+        (b'{"minari_version": "0.5.3", "observation_space": "{\\"type\\": 5}"}', "observation_space: expected a space"),
+        (
+            b'{"minari_version": "0.5.3", "action_space": "{\\"type\\": \\"Dict\\", \\"subspaces\\": \\"x\\"}"}',
+            "action_space: expected a space, found str 1 deep",
+        ),
+        (
+            b'{"minari_version": "0.5.3", "action_space": "{\\"type\\": \\"Box\\", \\"shape\\": [\\"x\\"]}"}',
+            "action_space: shape: expected whole numbers",
+        ),
     ],
 )
 def test_damaged_metadata(metadata: bytes, message: str, tmp_path: Path) -> None:
@@ -233,6 +242,11 @@ def test_damaged_metadata(metadata: bytes, message: str, tmp_path: Path) -> None
     (root / METADATA).write_bytes(metadata)
     with pytest.raises(CorruptShardError, match=message):
         open_minari(root)
+
+
+def test_a_space_that_no_manifest_could_hold_is_left_out() -> None:
+    assert describe({"type": "Discrete", "n": -1}) is None
+    assert describe({"type": "Box", "high": 10**400}) == {"type": "Box"}
 
 
 def change_metadata(root: Path, **values: Any) -> None:

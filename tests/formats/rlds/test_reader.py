@@ -243,6 +243,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], type[SourceError], str]] = {
         CorruptShardError,
         "features.json: expected JSON",
     ),  # type: ignore[dict-item]
+    "an episode's field is no feature": (
+        change("features.json", lambda said: said["featuresDict"]["features"].update(other=1.5) or said),
+        CorruptShardError,
+        "expected a FeaturesDict with steps.*found none: TypeError",
+    ),
     "no steps": (change("features.json", lambda _: {}), CorruptShardError, "expected a FeaturesDict with steps"),
     "another file format": (
         change("dataset_info.json", lambda info: {**info, "fileFormat": "riegeli"}),

@@ -362,7 +362,7 @@ def different(one: NDArray[Any], other: NDArray[Any]) -> Flags:
     differs = np.asarray(one != other, bool)
     if one.dtype.kind == "f" and other.dtype.kind == "f":
         differs &= ~(np.isnan(one) & np.isnan(other))
-    found: Flags = differs.any(axis=tuple(range(1, differs.ndim)))
+    found: Flags = np.asarray(differs.any(axis=tuple(range(1, differs.ndim))))
     return found
 
 
