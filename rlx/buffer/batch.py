@@ -55,7 +55,7 @@ def rows_of(index: Any, storage: Storage) -> Rows:
         first = np.arange(lanes).reshape(*storage.lane_shape, 1) * size
         # Indexing views that repeat the few distinct numbers makes no array of all rows.
         return np.asarray(np.broadcast_to(first, shape)[index] + np.broadcast_to(np.arange(filled), shape)[index])
-    length = filled if lanes == 1 else storage.max_size
+    length = filled if lanes == 1 else size * lanes
     if hasattr(index, "__index__") and not getattr(index, "ndim", 0) and not isinstance(index, bool):
         return normalize([operator.index(index)], length).reshape(())
     return normalize(index, length)

@@ -237,7 +237,10 @@ class ReplayBuffer(Preprocessing):
         with self._lock.write():
             rows = rows_of(index, self._storage)
             given = in_tensordict(steps if rows.ndim else [steps])
-            ready = self._transform.inv(given.reshape(rows.size, *given.batch_size[max(1, rows.ndim) :]))
+            shape, expected = given.batch_size[: max(1, rows.ndim)], rows.shape or (1,)
+            if shape != expected:
+                raise SchemaMismatchError(f"steps of shape {list(shape)}: expected {list(expected)}, those of the rows")
+            ready = self._transform.inv(given.reshape(rows.size, *given.batch_size[len(expected) :]))
             self._storage.update(rows.reshape(-1), ready)
             self._written(rows)
 

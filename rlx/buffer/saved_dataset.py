@@ -144,6 +144,11 @@ def _fields(columns: Columns) -> _Fields:
     lacking = sorted(path for path in observations if ("next", *path) not in columns)
     if lacking and len(lacking) < len(observations):
         raise SchemaMismatchError(f"next/{'/'.join(lacking[0])} is missing: expected it, as of other observations")
+    for path in () if lacking else sorted(observations):
+        kinds = [f"{rows.dtype}{list(rows.shape[1:])}" for rows in (columns[path], columns["next", *path])]
+        if kinds[0] != kinds[1]:
+            reason = f"it is {kinds[0]}, and {kinds[1]} under next: expected one kind, as an observation is stored once"
+            raise _refused(path, reason)
     fields: dict[str, Field] = {}
     paths: dict[str, LeafPath] = {}
     for path in sorted(columns, key=lambda path: path not in observations):

@@ -298,6 +298,13 @@ class BaseCollector(FreeRunning, Closing):
         n, total = sum(self._source.envs), self._plan.total_frames
         if self._deliver.lanes and total > 0 and total % n:
             raise CollectError(f"total_frames={total}: expected a multiple of {n}, the lanes of the replay buffer")
+        is_batched, size = self._pool.descriptions[0].is_batched, self._source.steps_per_batch
+        if is_batched and self._deliver.takes_rows and self._plan.is_even and total > 0 and total % size:
+            raise CollectError(
+                f"total_frames={total}: expected a multiple of {size}, as the rows of the replay buffer are those of "
+                "whole batches",
+                hint="a storage with a dimension for the environments, ndim=2, takes any",
+            )
 
     def _next_batch(self) -> TensorDictBase | None:
         """Return the next batch; none when all steps are done. What goes wrong ends the collector."""

@@ -56,6 +56,11 @@ class Plan:
         return 1 if self.is_sync else 2
 
     @property
+    def is_even(self) -> bool:
+        """Whether every environment has as many steps in a batch, which follow each other."""
+        return self.trajs_per_batch is None and self.preemptive_threshold is None
+
+    @property
     def is_cut(self) -> bool:
         """Whether the last step of every batch is flagged truncated."""
         return self.reset_at_each_iter or self.set_truncated
@@ -160,6 +165,12 @@ class StepSource:
         self._quotas: list[deque[Quota | None]] = [deque() for _ in workers]  # None: its steps are to be dropped
         self._due: dict[int, int] = {}  # sessions that workers are to begin with their next task
         self.restart(workers)
+
+    @property
+    def steps_per_batch(self) -> int:
+        """Steps of a whole batch: of all workers, or of one where batches are those of one."""
+        steps = [length * envs for length, envs in zip(self._lengths, self.envs, strict=True)]
+        return sum(steps) if self._plan.is_sync else steps[0]
 
     @property
     def next_trajectory(self) -> int:

@@ -173,6 +173,11 @@ class BatchDelivery:
         """Dimensions of the replay buffer before that of time."""
         return 0 if self.replay_buffer is None else int(self.replay_buffer.storage.ndim) - 1
 
+    @property
+    def takes_rows(self) -> bool:
+        """Whether the steps of each of several environments become one row of the replay buffer."""
+        return not (self.replay_buffer is None or self.lanes or self.split_trajs or self.postproc is not None)
+
     def __call__(self, batch: TensorDictBase, *, is_batched: bool) -> TensorDictBase | None:
         """Return the batch, or None if it went into the replay buffer.
 

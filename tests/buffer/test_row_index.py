@@ -11,6 +11,7 @@ from hypothesis.extra.numpy import basic_indices, integer_array_indices
 from tensordict import TensorDict
 
 from rlx.buffer import CompressedStorage, LazyTensorStorage, ListStorage, ReplayBuffer, TensorDictReplayBuffer
+from rlx.errors import SchemaMismatchError
 
 STORAGES = [LazyTensorStorage, ListStorage, CompressedStorage]
 
@@ -66,6 +67,14 @@ def test_steps_of_a_lane_can_be_changed() -> None:
     buffer[1, 2:4] = buffer[2, 2:4]
     assert buffer[1]["observation"].item() == 1
     assert buffer[1, :]["observation"].tolist() == [1000, 1001, 2002, 2003, 1004, 1005]
+    with pytest.raises(SchemaMismatchError, match=r"steps of shape \[2\]: expected \[3\]"):
+        buffer[1, 2:5] = buffer[2, 2:4]
+
+
+def test_rows_count_from_the_end_of_the_last_lane() -> None:
+    storage = LazyTensorStorage(32, ndim=2)  # which leaves two rows of it to no lane
+    storage.append(TensorDict({"observation": torch.arange(30).reshape(3, 10)}, [3, 10]))
+    assert storage[-1]["observation"].item() == 29
 
 
 def test_a_key_is_that_of_all_steps() -> None:

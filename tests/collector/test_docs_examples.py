@@ -16,6 +16,7 @@ from rlx.collector import (
     MultiCollector,
     MultiSyncDataCollector,
     ParallelEnv,
+    SerialEnv,
     SyncDataCollector,
 )
 from rlx.errors import CollectError
@@ -170,5 +171,12 @@ def test_batches_of_other_dimensions_than_the_buffer_has() -> None:
         list(Collector(ParallelEnv(2, make_tagged), one, frames_per_batch=20, replay_buffer=memory))
     assert error.value.hint is not None
     assert "ndim=2" in error.value.hint
+    rows: Any = {"replay_buffer": ReplayBuffer(storage=LazyTensorStorage(100)), "frames_per_batch": 20}
+    with pytest.raises(CollectError, match="total_frames=30: expected a multiple of 20, as the rows"):
+        Collector(SerialEnv(2, make_tagged), one, total_frames=30, **rows)
+    with Collector(
+        SerialEnv(2, make_tagged), one, total_frames=30, postproc=lambda steps: steps.reshape(-1), **rows
+    ) as collector:
+        assert list(collector) == [None, None]
     with pytest.raises(CollectError, match="total_frames=31: expected a multiple of 2"):
         Collector(ParallelEnv(2, make_tagged), one, frames_per_batch=20, total_frames=31, replay_buffer=sliced(ndim=2))
