@@ -150,9 +150,7 @@ class ShardRecord:
         return [(name, file.bytes) for name, file in self.files.items()]
 
     def encode(self) -> str:
-        """Return the shard as it stands in ``rlx.json``; encoded once, however often a manifest that lists it is
-        written.
-        """
+        """Return the shard's record in ``rlx.json``; it is encoded only once."""
         if not self._encoded:
             files = {name: {"bytes": file.bytes, "crc32c": file.crc32c} for name, file in self.files.items()}
             described = {key: getattr(self, key) for key in _SHARD_KEYS}
@@ -340,7 +338,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, described: Mapping[str, Any], path: Path | str) -> Self:
-        """Return the manifest as it stands in a file; a wrong type or value raises what it happens to raise."""
+        """Return the manifest of parsed JSON; a wrong type or value raises an arbitrary exception."""
         version = described["format_version"]
         if version != FORMAT_VERSION:
             raise FormatVersionError(
@@ -369,7 +367,7 @@ def _check_shard_name(name: str) -> None:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Pause the search for garbage: it takes half the time of reading thousands of shards, and finds none."""
+    """Pause garbage collection: it takes half the time of reading thousands of shards, and frees nothing."""
     is_on = gc.isenabled()
     gc.disable()
     try:

@@ -85,7 +85,7 @@ def indented(value: Any, line: str = "\n") -> str:
 
 
 def _are_plain_figures(figures: Any) -> bool:
-    """Return whether the figures of a statistic are what they should be, without a word on what is wrong."""
+    """Return whether the figures of a statistic are valid, without saying why not."""
     if type(figures) is not dict:
         return False
     for key, figure in figures.items():

@@ -106,7 +106,7 @@ def doctor(
         CorruptDatasetError, CorruptShardError: the manifest or an index is damaged, so that nothing can be read.
         DatasetError: every trajectory has an error.
         DatasetExistsError: output exists and is not this dataset.
-        OptionError: an argument is unknown or does not go with another.
+        OptionError: an argument is unknown or conflicts with another.
 
     Example:
         >>> checkup = rlx.doctor("cartpole")

@@ -106,7 +106,7 @@ def collect(
         DatasetExistsError: output holds another dataset, or an unfinished one and resume is not set.
         DatasetLockedError: another process is writing output.
         DiskFullError: the disk has too little space; finished shards are kept.
-        OptionError, CodecError: an argument is unknown or does not go with another.
+        OptionError, CodecError: an argument is unknown or conflicts with another.
         MissingExtraError: the environment needs a package that is not installed.
 
     Example:
@@ -253,7 +253,7 @@ def convert(
         ExportError: the format does not support these data.
         DatasetExistsError: destination is the source, contains it, or holds something else.
         DiskFullError: the disk has too little space.
-        OptionError, CodecError: an argument is unknown or does not go with another.
+        OptionError, CodecError: an argument is unknown or conflicts with another.
         MissingExtraError: the format needs a package that is not installed.
         PartialError: a worker process died; call it again to resume.
 

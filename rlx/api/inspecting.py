@@ -221,9 +221,9 @@ def _plotted(dataset: StrPath, path: Path) -> Path:
 
 
 def cite(dataset: StrPath) -> list[str]:
-    """Return BibTeX of a dataset: what its ``CITATION.bib`` has, then the papers that its source names.
+    """Return BibTeX of a dataset: the entries of its ``CITATION.bib``, then the papers that its source names.
 
-    ``rlx push --cite`` writes that file to the hub, and ``rlx pull`` brings it.
+    ``rlx push --cite`` writes that file to the hub, and ``rlx pull`` downloads it.
 
     A paper that rlx does not know is returned as the source wrote it, as a comment of BibTeX.
 

@@ -113,9 +113,9 @@ def preprocess(
         TransformOptionError: a transform is unknown or has wrong options.
         TransformError: a transform does not suit the dataset, or the function fails on a trajectory, which is named.
         DatasetNotFoundError: source does not exist.
-        DatasetExistsError: destination is source, or was made with other arguments.
+        DatasetExistsError: destination is source, or was written with other arguments.
         CorruptDatasetError: source is damaged.
-        OptionError, CodecError: an argument is unknown or does not go with another.
+        OptionError, CodecError: an argument is unknown or conflicts with another.
         PartialError: a worker process died; call it again to resume.
 
     Example:

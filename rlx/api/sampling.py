@@ -127,7 +127,7 @@ def sample(
         UnknownFormatError: the file's suffix names no format.
         DatasetExistsError: output is a directory.
         DiskFullError: the disk has too little space.
-        OptionError: an argument is out of range or does not go with another.
+        OptionError: an argument is out of range or conflicts with another.
         MissingExtraError: the format needs a package that is not installed.
 
     Example:

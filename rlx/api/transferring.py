@@ -164,7 +164,7 @@ def download(
         DatasetExistsError: output exists and is not this dataset.
         DatasetLockedError: another process is writing output.
         DiskFullError: the disk has too little space.
-        OptionError, CodecError: an argument is unknown or does not go with another.
+        OptionError, CodecError: an argument is unknown or conflicts with another.
         PartialError: a worker process died; call it again to resume.
 
     Example:
@@ -250,7 +250,7 @@ def push(
 
     Sends only missing or changed files, and the manifest last, so that a partial push never looks complete. A push to
     the hub is one commit, and writes a dataset card with plots, the trajectories as CSV, and ``croissant.json``
-    (https://mlcommons.org/croissant); a card that somebody else has written stays.
+    (https://mlcommons.org/croissant); a card that somebody else has written is kept.
 
     Args:
         dataset: the dataset's directory, or its id below ``$RLX_HOME``.
@@ -260,8 +260,8 @@ def push(
         private: make a new repository of the hub private.
         license: licence of the data for the card on the hub, such as ``cc-by-4.0``; none is stated by default.
         cite: BibTeX file for the card on the hub, beside the papers that rlx knows of.
-        version: name of this state of the dataset, such as ``v2``: noted in the manifest, here and there, and on the
-            hub a tag, which reads it as ``hf://datasets/ORG/NAME@v2``.
+        version: name of this state of the dataset, such as ``v2``: noted in the manifest, locally and at url, and on
+            the hub a tag, which is read as ``hf://datasets/ORG/NAME@v2``.
         dry_run: return the files that would be sent; write nothing.
         progress: reports ``bytes``.
 

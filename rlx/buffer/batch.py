@@ -203,14 +203,13 @@ def split_trajectories(
     done_key: NestedKey = "done",
     as_nested: bool = False,
 ) -> TensorDictBase:
-    """Return trajectories [N, T], T the longest one's steps, zeros or empty texts after the end of the others, by first
-    step.
+    """Return trajectories [N, T], ordered by first step; shorter ones are padded with zeros or empty texts.
 
     ``("collector", "mask")`` (bool [N, T]) says where there are steps. A trajectory ends where ``("next", done)`` is
-    set. Steps of one id in one row of the batch belong together until then, also where another id's come between, as
-    workers who write in turns leave them; after its end an id stands for a new trajectory. Without ids, the steps of a
-    row follow each other until done. A step that does not observe what the one before led to, or with which an episode
-    starts (``is_init``), does not continue that one, whatever its id: two collectors may use the same ids.
+    set. Steps of one id in one row of the batch belong together until then, even if steps of other ids come between, as
+    when workers write in turns; after its end, an id denotes a new trajectory. Without ids, the steps of a row follow
+    each other until done. A step does not continue the one before, whatever its id, if its observation is not the next
+    observation of that one, or if it starts an episode (``is_init``): two collectors may use the same ids.
 
     Args:
         steps: [*B, T], time last.
@@ -220,7 +219,7 @@ def split_trajectories(
         as_nested: whether the entries are jagged nested tensors [N, *], without mask, rather than padded.
 
     Raises:
-        SchemaMismatchError: there are neither ids nor the flag, or not one a step.
+        SchemaMismatchError: steps have neither ids nor the flag, or not one per step.
 
     Example:
         >>> done = torch.tensor([False, True, False])[:, None]

@@ -46,7 +46,7 @@ class ReplayBufferEnsemble(SavedTogether):
         generator: source of the seed.
 
     Raises:
-        ValueError, TypeError: arguments that do not go together.
+        ValueError, TypeError: arguments conflict.
 
     Example:
         >>> from tensordict import TensorDict
@@ -143,7 +143,7 @@ class ReplayBufferEnsemble(SavedTogether):
 
     @property
     def num_buffers(self) -> int:
-        """How many buffers there are."""
+        """Number of buffers."""
         return len(self._buffers)
 
     @property
@@ -153,12 +153,12 @@ class ReplayBufferEnsemble(SavedTogether):
 
     @property
     def write_count(self) -> int:
-        """Steps written to all buffers since they were made or emptied."""
+        """Steps written to all buffers since they were created or emptied."""
         return sum(buffer.write_count for buffer in self._buffers)
 
     @property
     def storage(self) -> StorageEnsemble:
-        """Where the buffers keep their steps."""
+        """The storages of the buffers."""
         return StorageEnsemble(*(buffer.storage for buffer in self._buffers))
 
     @property
@@ -189,12 +189,12 @@ class ReplayBufferEnsemble(SavedTogether):
         return self
 
     def empty(self) -> None:
-        """Forget all steps of all buffers."""
+        """Remove all steps of all buffers."""
         for buffer in self._buffers:
             buffer.empty()
 
     def shutdown(self) -> None:
-        """End the threads with which the buffers read ahead."""
+        """Stop the prefetch threads of the buffers."""
         for buffer in self._buffers:
             buffer.shutdown()
 
@@ -210,7 +210,7 @@ class ReplayBufferEnsemble(SavedTogether):
         """Return a batch; with ``return_info`` also a dict with ``buffer_ids`` [n] and the buffers' own (``infos``).
 
         Raises:
-            SamplingError: the batch cannot be split evenly, or a buffer has nothing that fits.
+            SamplingError: the batch cannot be split evenly, or a buffer has too few steps.
         """
         size = self._batch_size if batch_size is None else batch_size
         if size is None:

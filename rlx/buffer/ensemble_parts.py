@@ -108,7 +108,7 @@ class StorageEnsemble(_Parts, SavedTogether):
 
     @property
     def max_size(self) -> int:
-        """Steps that there is room for, in all of them."""
+        """Maximum number of steps, over all storages."""
         return sum(storage.max_size for storage in self.storages)
 
     def _all(self) -> Sequence[Storage]:
@@ -166,7 +166,7 @@ class WriterEnsemble(_Parts, SavedTogether):
         return {"writers": [writer.state_dict() for writer in self.writers]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the states of as many writers."""
+        """Continue from the states of the same number of writers."""
         for writer, its in zip(self.writers, state["writers"], strict=True):
             writer.load_state_dict(its)
 
@@ -230,12 +230,12 @@ class SamplerEnsemble(_Parts, SavedState):
 
     @property
     def p(self) -> NDArray[np.float64] | None:
-        """How likely each storage is, [storages]; None: all are equally likely."""
+        """Weight of each storage, [storages]; None if all are equal."""
         return self.choice.p
 
     @property
     def num_buffer_sampled(self) -> int:
-        """How many storages a batch is made from."""
+        """Number of storages drawn per batch."""
         return self.choice.number
 
     def _all(self) -> Sequence[Sampler]:
@@ -265,7 +265,7 @@ class SamplerEnsemble(_Parts, SavedState):
         ]
 
     def shard(self, index: int, count: int) -> Self:
-        """Return a copy for worker ``index`` of ``count``, and so is each of its samplers."""
+        """Return a copy for worker ``index`` of ``count``; its samplers are sharded too."""
         mine = copy.copy(self)
         mine.choice = copy.deepcopy(self.choice)
         mine.choice.draws.set_shard(Shard(index, count))

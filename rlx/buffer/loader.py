@@ -59,7 +59,7 @@ class Loader(IterableDataset[TensorDictBase]):
             files. Of a dataset at a URL, the files' bytes of four windows are in memory.
 
     Raises:
-        OptionError: arguments are out of range or do not go together.
+        OptionError: arguments are out of range or conflict.
         SamplingError: there are too few steps; SliceTooLongError, all trajectories are shorter than a slice.
 
     Example:
@@ -69,7 +69,7 @@ class Loader(IterableDataset[TensorDictBase]):
 
     Attributes:
         epoch: number of the epoch.
-        batch: number of batches of the epoch that were handed out.
+        batch: number of batches of the epoch that were yielded.
         waited: seconds that the consumer has waited for batches, in all.
         left_out: trajectories that are shorter than a slice.
     """
@@ -137,7 +137,7 @@ class Loader(IterableDataset[TensorDictBase]):
         return self._batches
 
     def _renew(self) -> None:
-        """Take note of what was written to buffers since the last epoch."""
+        """Update for writes to buffers since the last epoch."""
         for part in self._parts:
             part.renew()
         counts = tuple(part.count for part in self._parts)
@@ -152,7 +152,7 @@ class Loader(IterableDataset[TensorDictBase]):
 
     @property
     def batch(self) -> int:
-        """Batches of the epoch that were handed out."""
+        """Batches of the epoch that were yielded."""
         return int(self._position[1])
 
     @property
@@ -173,7 +173,7 @@ class Loader(IterableDataset[TensorDictBase]):
         """Return the position; ``load_state_dict`` of a loader of the same data and batches resumes there.
 
         Args:
-            batches: number of batches of the epoch that were used; those handed out by default. A ``DataLoader`` with
+            batches: number of batches of the epoch that were used; those yielded by default. A ``DataLoader`` with
                 workers reads ahead, so that only its user can count them.
         """
         order = self._order
@@ -364,7 +364,7 @@ def _check(batch_size: int, slice_len: int, world_size: int, prefetch: int, thre
 
 
 def unchanged(batch: Any) -> Any:
-    """Return the batch; a ``DataLoader`` that converts nothing takes it as ``collate_fn``.
+    """Return the batch unchanged: a ``collate_fn`` for ``DataLoader``.
 
     Example:
         >>> loader = rlx.loader("cartpole", batch_size=100)

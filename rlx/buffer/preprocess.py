@@ -1,4 +1,4 @@
-"""A function applied to what a storage holds, chunk by chunk, in this process or others, into a memory-mapped one."""
+"""Preprocessing of a storage into a memory-mapped one, chunk by chunk, in this process or others."""
 
 import os
 from collections import deque
@@ -71,7 +71,7 @@ class Mapping:
         return result
 
     def write(self, span: Span, steps: TensorDictBase | None = None) -> None:
-        """Put a chunk where it belongs."""
+        """Write a chunk at its rows."""
         assert self.target is not None
         put(_opened(self.target, self.run), self.made(*span, steps), span)
 
@@ -207,11 +207,11 @@ def preprocess(mapping: Mapping, spans: Sequence[Span], dest: Path, workers: Wor
 
 
 class Preprocessing:
-    """An object over a storage that can be made over another storage."""
+    """Base of objects over a storage that can be rebuilt over another one."""
 
     @property
     def storage(self) -> Storage:
-        """Where steps are kept."""
+        """The storage of the steps."""
         raise NotImplementedError
 
     def preprocess(

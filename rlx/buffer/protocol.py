@@ -1,4 +1,4 @@
-"""The seams of a replay buffer: what a storage, a sampler and a writer owe each other.
+"""Protocols of the parts of a replay buffer: storage, sampler, writer, trajectory index.
 
 A *row* is the index of one step in a storage: 0 to ``max_size``. A storage of ``ndim`` 1 has one lane; of more
 dimensions, one lane for every element of the leading dimensions of the written steps (``[B, T]``: B lanes). Every lane
@@ -21,7 +21,7 @@ _MAX_MISSING = 3  # members that a message names
 
 
 class TrajectoryIndex(Neighbours, Protocol):
-    """Which stored rows follow each other in time, whatever order they were written in.
+    """Order of the stored rows in time, whatever the order of writing.
 
     The storage updates it with every write, so that no query takes time proportional to the number of stored steps.
     """
@@ -79,7 +79,7 @@ class Storage(Protocol):
 
     @property
     def lanes(self) -> int:
-        """How many rings the rows are split into; 1 before anything is written."""
+        """Number of rings that the rows are split into; 1 before the first write."""
 
     @property
     def cursor(self) -> int | None:
@@ -133,17 +133,18 @@ class Storage(Protocol):
     def append(self, steps: TensorDictBase) -> Rows:
         """Append steps [*lane_shape, n] to their lanes; return their rows, of the same shape.
 
-        The oldest are overwritten. Of more steps than a lane has rows the last are kept, and rows come up again.
+        The oldest steps are overwritten. If a lane gets more steps than it has rows, the last are kept, and rows
+        repeat.
 
         Raises:
-            SchemaMismatchError: a key too many or too few, or one of another dtype or shape than the first write's;
+            SchemaMismatchError: a key is missing or extra, or has another dtype or shape than in the first write;
                 nothing is written.
         """
 
     def set(self, rows: Rows, steps: TensorDictBase) -> None:
         """Write new steps [n] at rows, in time order within a lane.
 
-        Rows that continue their lanes are appended; anywhere else each step follows nothing.
+        Rows that continue their lanes are appended; elsewhere each step follows no other.
 
         Raises:
             SchemaMismatchError: as for ``append``.
@@ -158,7 +159,7 @@ class Storage(Protocol):
         """
 
     def update(self, rows: Rows, steps: TensorDictBase) -> None:
-        """Change the stored steps [n] at rows, which keep their place in time: what ``rb[rows] = steps`` does.
+        """Change the stored steps [n] at rows, as ``rb[rows] = steps`` does; their order in time is unchanged.
 
         Raises:
             IndexError: a row is empty or out of range.
@@ -166,24 +167,22 @@ class Storage(Protocol):
         """
 
     def index(self, traj_key: Any = None, end_key: Any = None) -> TrajectoryIndex:
-        """Return the index by these keys; where none is given, by ("collector", "traj_ids"), "episode" or ("next",
-        "done").
+        """Return the index by these keys; by default ("collector", "traj_ids"), "episode" or ("next", "done").
 
         ``end_key`` may be a list of keys, any of which ends a trajectory.
         """
 
     def empty(self) -> None:
-        """Forget everything but the schema."""
+        """Remove all steps; keep the schema."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where its lanes stand and which rows follow each other, without the steps: numbers, lists and
-        tensors."""
+        """Return the positions of the lanes and the order of rows, without the steps: numbers, lists and tensors."""
 
     def restore(self, state: Mapping[str, Any], steps: Iterable[tuple[Rows, TensorDictBase]]) -> None:
-        """Become what a storage of the same ``max_size`` and ``ndim`` was, whatever it holds.
+        """Restore the state of a storage of the same ``max_size`` and ``ndim``; the present content is lost.
 
         Args:
-            state: what the other's ``state_dict`` said.
+            state: the other's ``state_dict``.
             steps: blocks of all its steps, every row once: rows [n] and the steps [n] at them, in any order.
         """
 
@@ -217,24 +216,24 @@ class Sampler(Protocol):
         raise TypeError(f"generator: {self!r} cannot be seeded by a buffer; give the generator to the sampler")
 
     def index(self, storage: Storage) -> TrajectoryIndex:
-        """Return the index of a storage's trajectories by the keys that this sampler goes by."""
+        """Return the index of a storage's trajectories by the keys that this sampler uses."""
         return storage.index()
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
         """Return [n] rows, and the values to add to the batch, by TED key, each [n] or [n, ...].
 
         Raises:
-            SamplingError: nothing fits.
+            SamplingError: no steps fit the request.
         """
 
     def extended(self, storage: Storage, rows: Rows) -> None:
-        """Take note of rows that were just written."""
+        """Update the sampler after rows were written."""
 
     def update_priority(self, rows: Rows, priority: NDArray[Any]) -> None:
-        """Take note of new priorities of rows; samplers without priorities ignore them."""
+        """Update the priorities of rows; samplers without priorities ignore them."""
 
     def emptied(self) -> None:
-        """Take note that the storage was emptied."""
+        """Update the sampler after the storage was emptied."""
 
     def shard(self, index: int, count: int) -> Self:
         """Return a copy for one of ``count`` workers; without replacement, no two of them draw the same."""

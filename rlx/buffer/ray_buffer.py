@@ -41,7 +41,7 @@ class RayReplayBuffer(Closing):
     it unchanged. It can be pickled, and is then another client of the same buffers. On the machine of the server steps
     go through Ray's shared memory, and a batch is not copied from there; to others they are compressed.
 
-    If the server is killed, Ray starts it again with what was checkpointed last; calls wait for it meanwhile.
+    If the server is killed, Ray restarts it from the last checkpoint; calls wait for it.
 
     Args:
         tables: a buffer of any class, storage, sampler and transforms; or several by name. Copies of them are served.
@@ -57,7 +57,7 @@ class RayReplayBuffer(Closing):
         ray_init_config: further arguments of ``ray.init``.
         remote_config: resources of the server, as ``ray.remote`` takes them; no CPU is reserved by default.
         replay_buffer_cls: class of the only table.
-        options: arguments of that; storage, sampler and writer may be functions that make them.
+        options: arguments of that; storage, sampler and writer may be functions that return them.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -120,7 +120,7 @@ class RayReplayBuffer(Closing):
         """Return a client of the server of this name, which another program started.
 
         Args:
-            name: what it was given as ``name``.
+            name: the ``name`` of the server.
             address: of its cluster.
             timeout: as in ``RayReplayBuffer``.
 
@@ -268,7 +268,7 @@ class RayReplayBuffer(Closing):
         self._ask("prioritize", self.table_name, torch.as_tensor(rows), torch.as_tensor(priority).cpu(), self._since)
 
     def update_tensordict_priority(self, batch: TensorDictBase) -> None:
-        """Take the priorities of a batch, as ``TensorDictReplayBuffer`` does."""
+        """Update priorities from a batch, as ``TensorDictReplayBuffer`` does."""
         self.update_priority(named_rows(batch["index"]), batch[self._tables[self.table_name]["priority_key"]])
 
     def save_dataset(self, path: str | os.PathLike[str], **options: Any) -> None:

@@ -154,7 +154,7 @@ class ReplayBuffer(Preprocessing):
 
     @property
     def storage(self) -> Storage:
-        """Where steps are kept."""
+        """The storage of the steps."""
         return self._storage
 
     @property
@@ -233,7 +233,7 @@ class ReplayBuffer(Preprocessing):
         """Take note of steps [*lanes, n] that were just written at rows of the same shape."""
 
     def __setitem__(self, index: Any, steps: TensorDictBase) -> None:
-        """Change stored steps; their place in time stays."""
+        """Change stored steps; their order in time is unchanged."""
         with self._lock.write():
             rows = rows_of(index, self._storage)
             given = in_tensordict(steps if rows.ndim else [steps])
@@ -469,7 +469,7 @@ class ReplayBuffer(Preprocessing):
             return {**self._state(), "steps": steps_state(self._storage)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of ``state_dict``: the next batches are those that the other buffer would have given.
+        """Continue from a state of ``state_dict``: the next batches are those that the other buffer would have drawn.
 
         Raises:
             SchemaMismatchError: more steps than this buffer's storage holds, or of other dimensions.
@@ -490,7 +490,7 @@ class ReplayBuffer(Preprocessing):
     def loads(self, path: str | os.PathLike[str]) -> None:
         """Load a checkpoint that ``dumps`` wrote, as ``load_state_dict`` does.
 
-        If the storage has another capacity, and it is large enough, steps are rewritten and the sampler starts afresh.
+        If the storage has another capacity, and it is large enough, steps are rewritten and the sampler is reset.
 
         Raises:
             DatasetNotFoundError: the directory holds no checkpoint.
@@ -576,7 +576,7 @@ class ReplayBuffer(Preprocessing):
 
     @contextmanager
     def reading(self) -> Iterator[dict[str, Any]]:
-        """Yield the state of the buffer but for its steps; nothing is written meanwhile."""
+        """Yield the state of the buffer without its steps; writes wait until the end."""
         with self._lock.read():
             with self._sampler_lock:
                 state = self._state()

@@ -45,8 +45,8 @@ class Checkpoint(Closing):
     A checkpoint has the state of all parts, and of the global random generators of Python, numpy and torch. The steps
     of a replay buffer are written once: a later ``save`` writes only those that were written since the last one. Files
     are written in a thread during training; a process that is killed meanwhile leaves the last complete
-    checkpoint. Nothing is unpickled but numbers, texts and tensors, and environments keep their own functions and
-    classes; their code runs on the restored values.
+    checkpoint. Only numbers, texts and tensors are unpickled; environments keep their own functions and
+    classes, whose code runs on the restored values.
 
     The parts of the run that restores must be made in the same way as those of the run that saved.
 
@@ -58,7 +58,7 @@ class Checkpoint(Closing):
     Attributes:
         values: what the restored ``save`` was given beside the step.
         new_episodes: collectors whose environments cannot give their state, and why: they begin new episodes when they
-            are restored, so that the run continues, but not to the bit.
+            are restored, so that the run continues, but not bit-identically.
 
     Raises:
         DatasetExistsError: path holds something else.
@@ -98,7 +98,7 @@ class Checkpoint(Closing):
     def save(self, step: int, **values: Any) -> None:
         """Write a checkpoint in place of the last one; the state is copied before this returns.
 
-        An error of writing is raised by the next call, or by ``close``.
+        Write errors are raised by the next call, or by ``close``.
 
         Args:
             step: number that ``restore`` returns.
@@ -142,7 +142,7 @@ class Checkpoint(Closing):
             self._error = exc
 
     def _forget_written(self) -> None:
-        """Have the next save write all steps: those of one that failed are not on disk."""
+        """Make the next save write all steps, because a failed one did not."""
         for saved in self._buffers.values():
             saved.begin_anew()
 
@@ -177,7 +177,7 @@ class Checkpoint(Closing):
                 entry.unlink()
 
     def restore(self) -> int:
-        """Make all parts what they were at the last ``save``; return its step, or 0 if nothing was saved.
+        """Restore all parts from the last ``save``; return its step, or 0 if nothing was saved.
 
         Raises:
             SchemaMismatchError: it has other parts, or a part of another shape.
@@ -250,7 +250,7 @@ class Checkpoint(Closing):
         return state
 
     def wait(self) -> None:
-        """Wait until the last ``save`` is on disk; raise what went wrong."""
+        """Wait until the last ``save`` is on disk; raise its error, if any."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
@@ -304,7 +304,7 @@ def _part(name: str, part: Any) -> _Part:
 
 
 def _is_unused(path: Path) -> bool:
-    """Return whether a directory has nothing but what a killed first ``save`` left."""
+    """Return whether a directory has only the leftovers of a killed first ``save``."""
     names = [entry.name for entry in path.iterdir()] if path.is_dir() else ["file"]
     ours = (lock.FILE_NAME, f"{_MANIFEST}.partial")
     return all(

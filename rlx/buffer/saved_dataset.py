@@ -184,7 +184,7 @@ def _shards(index: TrajectoryIndex) -> list[list[Rows]]:
 
 
 class _Numbers:
-    """What the next block must know of the one before.
+    """State that the next block needs of the previous one.
 
     Attributes:
         after_end: whether the step before ended an episode.

@@ -51,7 +51,7 @@ class SavedRows:
         self._follow()
 
     def _follow(self) -> None:
-        """Follow what changes in the storage that the buffer has now."""
+        """Track changes of the buffer's present storage."""
         self._storage = storage = self._buffer.storage
         self._tracked = storage if isinstance(storage, RingStorage) else None
         self._changes = None if self._tracked is None else self._tracked.track_changes()
@@ -60,12 +60,12 @@ class SavedRows:
         self._is_first = True
 
     def close(self) -> None:
-        """Stop to follow what changes."""
+        """Stop tracking changes."""
         if self._tracked is not None and self._changes is not None:
             self._tracked.untrack_changes(self._changes)
 
     def begin_anew(self) -> None:
-        """Have the next ``begin`` write all steps, as what the last one was to write is not on disk."""
+        """Make the next ``begin`` write all steps, because the last one's are not on disk."""
         self._is_first = True
 
     def begin(self) -> tuple[dict[str, Any], Callable[[], list[str]]]:
@@ -154,7 +154,7 @@ class SavedRows:
             yield block.set(_ROW, torch.from_numpy(chosen.copy()))
 
     def load(self, state: Mapping[str, Any], names: Sequence[str]) -> None:
-        """Make the buffer what it was when ``begin`` returned this state, and these segments were written."""
+        """Restore the buffer from a state of ``begin`` and its segments."""
         storage = self._buffer.storage
         if storage is not self._storage:
             self.close()

@@ -63,7 +63,7 @@ def blocks(storage: Storage) -> Iterator[TensorDictBase]:
 def restore(
     state: Mapping[str, Any], steps: Iterable[TensorDictBase], storage: Storage, sampler: Sampler, writer: Writer
 ) -> list[Draw]:
-    """Make these parts what ``describe`` and ``blocks`` said; return the draws that were pending.
+    """Restore these parts from ``describe`` and ``blocks``; return the pending draws.
 
     Into a storage of another capacity the steps are rewritten, oldest first: their rows may differ, so the sampler
     starts afresh and no draws are pending.

@@ -39,7 +39,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         self.priority_key = priority_key
 
     def update_tensordict_priority(self, batch: TensorDictBase) -> None:
-        """Take the priorities of a batch, by its ``index`` and what stands at the priority key, [n] or [n, ...].
+        """Update priorities from a batch: by its ``index``, the values [n] or [n, ...] of its priority key.
 
         Several numbers per step are reduced as the sampler's ``reduction`` says: to the largest by default.
 

@@ -37,7 +37,7 @@ class Background:
         return self._thread.is_alive() and not self._is_stopped
 
     def check(self) -> None:
-        """Raise what ended the thread, once."""
+        """Raise the thread's error, once."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -192,7 +192,7 @@ class FreeRunning(ABC):
             self._end.detach()
 
     def _leave(self) -> None:
-        """Take note of a fork: nothing of the parent's is ended from here."""
+        """Update after a fork: the child stops nothing of its parent."""
         if self._end is not None:
             self._end.detach()
         self._background = None

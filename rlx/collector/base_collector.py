@@ -42,8 +42,8 @@ class BaseCollector(FreeRunning, Closing):
         has_copies: whether workers have copies of the policy, which are sent new weights.
 
     Attributes:
-        hidden_state: what kept the last ``state_dict(environments=True)`` or ``load_state_dict`` from keeping the
-            running episodes; None if nothing did.
+        hidden_state: why the last ``state_dict(environments=True)`` or ``load_state_dict`` did not keep the running
+            episodes; None if it did.
 
     Raises:
         CollectError: an environment or the policy cannot be created, or a size is invalid.
@@ -104,7 +104,7 @@ class BaseCollector(FreeRunning, Closing):
         return self._pool.lost_episodes
 
     def __iter__(self) -> Iterator[TensorDictBase | None]:
-        """Yield batches, or None where they go to the replay buffer, until ``total_frames`` steps are done."""
+        """Yield batches, or None if they go to the replay buffer, until ``total_frames`` steps are done."""
         self._expect_idle()
         while (batch := self._next_batch()) is not None:
             self._iterations += 1
@@ -231,7 +231,8 @@ class BaseCollector(FreeRunning, Closing):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from the state of another collector.
 
-        From a state with environments it continues to the bit: in the same episodes, at the same steps. Otherwise it
+        From a state with environments it continues bit-identically: in the same episodes, at the same steps. Otherwise
+        it
         begins new episodes, with new ids and other seeds, and ``hidden_state`` says why. The same state and seed give
         the same batches, if these depend only on the seed.
 

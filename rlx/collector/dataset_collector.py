@@ -1,4 +1,4 @@
-"""Collector that writes: steps of an environment into a dataset, exactly as many as asked for."""
+"""Collector that writes an exact number of steps or episodes of an environment into a dataset."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Actors: functions with a state of their own in other processes; their protocol, and what all kinds of them share."""
+"""Actors: stateful functions in other processes; their protocol and base class."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ActorDiedError(RuntimeError):
 
 
 class Actor(Protocol[T_contra, R]):
-    """One function in a process of its own: it keeps what it keeps from one call to the next."""
+    """A function in its own process, whose state persists between calls."""
 
     def call(self, task: T_contra) -> Future[R]:
         """Return the future of the function's answer to this task; never waits.
@@ -60,7 +60,7 @@ class Actors(Protocol):
     shares_memory: bool
 
     def start(self, make: Callable[[A], Callable[[T], R]], argument: A) -> Actor[T, R]:
-        """Return an actor whose function is what ``make(argument)`` gives in its process; does not wait for it.
+        """Return an actor for the function that ``make(argument)`` returns in its process, without waiting for it.
 
         Messages in both directions are pickled; functions and classes of ``__main__``, lambdas and closures by value.
         If the function has a method ``close``, it is called before the process ends, unless the process is killed.
@@ -134,7 +134,7 @@ P = TypeVar("P", bound=ProcessActor[Any, Any])
 
 
 class ProcessActors(Generic[P]):
-    """Base of classes that start actors in other processes, and ends those that are left."""
+    """Base of classes that start actors in other processes; stops the remaining ones."""
 
     def __init__(self) -> None:
         self._actors: list[P] = []
@@ -170,14 +170,14 @@ def _close(actors: Sequence[ProcessActor[Any, Any]], *, at_once: bool) -> None:
 
 
 def unpickled(made_of: bytes) -> Callable[[Any], Any]:
-    """Return the function that is made of a pickled pair: what makes it, and the argument for that."""
+    """Return the function that a pickled pair of factory and argument creates."""
     make, argument = pickle.loads(made_of)
     function: Callable[[Any], Any] = make(argument)
     return function
 
 
 def made(make: Callable[[], Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    """Return the function that is made so; if that fails, one that raises the error."""
+    """Return the function that the factory creates; if that fails, one that raises the error."""
     try:
         function = make()
     except Exception as exc:  # whatever a stranger's function raises; it is the answer to every task

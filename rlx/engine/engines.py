@@ -72,7 +72,7 @@ def job_count(engine: str, jobs: int | None, address: str | None = None) -> Iter
 
 
 def threads_per_task(engine: str, jobs: int | None, tasks: int) -> int:
-    """Return how many threads each of some tasks may use: the cores of this machine that no task of its own has.
+    """Return the number of threads per task: the cores of this machine, divided among the tasks.
 
     Example:
         >>> threads_per_task("local", 8, tasks=3), threads_per_task("local", 8, tasks=50)

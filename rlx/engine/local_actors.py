@@ -195,7 +195,7 @@ class LocalActors(ProcessActors[LocalActor[Any, Any]]):
         self._step_timeout = step_timeout
 
     def start(self, make: Callable[[A], Callable[[T], R]], argument: A) -> LocalActor[T, R]:
-        """Return an actor whose function is what ``make(argument)`` gives in its process; does not wait for it."""
+        """Return an actor for the function that ``make(argument)`` returns in its process, without waiting for it."""
         actor: LocalActor[T, R] = LocalActor(cloudpickle.dumps((make, argument)), self._step_timeout)
         self._running().append(actor)
         return actor
@@ -246,7 +246,7 @@ def _exit(signum: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
 
 
 class InlineActors:
-    """Actors within this process, for one worker: what they are called to do is done when ``call`` returns.
+    """Actors within this process, for one worker: ``call`` returns when the work is done.
 
     Example:
         >>> with InlineActors() as actors:

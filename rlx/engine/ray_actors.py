@@ -57,7 +57,7 @@ class RayActor(ProcessActor[T, R]):
         self._calls.put(None)
 
     def _serve(self) -> None:
-        """Have one task done after the other: of several, Ray would lose the answers before the one that is fatal."""
+        """Run tasks one after the other: of several, Ray would lose the results before a fatal one."""
         future: Future[R] | None = None
         try:
             while (call := self._calls.get()) is not None:
@@ -113,7 +113,7 @@ class RayActors(ProcessActors[RayActor[Any, Any]]):
         self._ray: ModuleType | None = None
 
     def start(self, make: Callable[[A], Callable[[T], R]], argument: A) -> RayActor[T, R]:
-        """Return an actor whose function is what ``make(argument)`` gives in its process; does not wait for it."""
+        """Return an actor for the function that ``make(argument)`` returns in its process, without waiting for it."""
         if self._ray is None:
             raise RuntimeError("the context of the actors has not been entered")
         made_of = cloudpickle.dumps((make, argument))

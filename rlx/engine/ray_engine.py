@@ -247,7 +247,7 @@ class RayEngine:
 
 
 class _Reports:
-    """The latest progress of tasks: an actor, beside the workers."""
+    """Actor with the latest progress of tasks."""
 
     def __init__(self) -> None:
         self._latest: dict[int, Mapping[str, int]] = {}

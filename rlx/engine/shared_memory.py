@@ -115,7 +115,7 @@ class Pulse:
 
     @property
     def count(self) -> int:
-        """Odd while a step is being made."""
+        """Odd while a step is being taken."""
         return self._count[0]
 
     def beat(self) -> None:
@@ -159,7 +159,7 @@ def open_pulse(fd: int) -> None:
 
 
 class stepping:
-    """Tell the owner of this actor, if this process is one that is watched, that a step is being made."""
+    """Notify the owner of this actor, if it is watched, that a step is being taken."""
 
     __slots__ = ("_beats",)
 

@@ -78,7 +78,7 @@ def write_file(path: Path, pieces: Iterable[bytes], *, partial: Path | None = No
 
 
 def _recover(partial: Path, replaced: Path, path: Path) -> None:
-    """Remove what a failed or killed process left, and give back the directory that it was about to replace."""
+    """Remove the leftovers of a failed or killed process, and restore the directory that it was replacing."""
     if is_there(replaced) and not is_there(path):
         replaced.rename(path)
     remove(partial)

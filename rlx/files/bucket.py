@@ -225,7 +225,7 @@ class Bucket(WritableLocation):
 
     @contextmanager
     def _receiving(self, name: str) -> Iterator[None]:
-        """Let what breaks within the body of an answer be tried again: obstore retries what breaks before."""
+        """Make errors within the body of a response retryable: obstore retries only earlier ones."""
         try:
             with self._asking(name):
                 yield
@@ -291,7 +291,7 @@ class Bucket(WritableLocation):
 
     @contextmanager
     def _asking(self, name: str) -> Iterator[None]:
-        """Say what went wrong in the words of this project."""
+        """Translate errors of the library to those of rlx."""
         from obstore import exceptions  # noqa: PLC0415
 
         _obstore.check()

@@ -1,4 +1,4 @@
-"""Versions, lengths and checksums of files: the expected ones, and those of the bytes that arrived."""
+"""Versions, lengths and checksums of files: expected ones, and those of received bytes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FileStat:
         return None if self.etag is None or self.etag.startswith("W/") else self.etag
 
     def is_same_version(self, other: FileStat) -> bool:
-        """Return whether nothing that both know of the file differs.
+        """Return whether everything that both know of the file is equal.
 
         Example:
             >>> known = FileStat("a", "http://host/a", bytes=3, etag='"x"')

@@ -54,7 +54,7 @@ class Directory(WritableLocation):
             yield Content(found, start, _pieces(path, file, None if stop is None else stop - start))
 
     def list(self, below: str) -> Iterator[FileStat]:
-        """Yield the files in a directory; half-written ones are none."""
+        """Yield the complete files in a directory."""
         for folder, _, names in os.walk(self._path(below)):
             for name in names:
                 path = Path(folder) / name
@@ -63,7 +63,7 @@ class Directory(WritableLocation):
                         yield _described(path.relative_to(self.directory).as_posix(), path, path.stat())
 
     def put(self, name: str, pieces: Iterable[bytes], *, bytes: int, crc32c: str) -> None:  # noqa: ARG002
-        """Write a file beside its place, and move it there when it is whole."""
+        """Write a file under a temporary name, and rename it when it is complete."""
         path = self._path(name)
         with _translated(path):
             _make(path.parent)
@@ -132,7 +132,7 @@ def _pieces(path: Path, file: BinaryIO, length: int | None) -> Iterator[bytes]:
 
 @contextmanager
 def _translated(path: Path) -> Iterator[None]:
-    """Say what went wrong with a file in the words of this project."""
+    """Translate errors of the operating system to those of rlx."""
     try:
         with disk_errors(path):
             yield

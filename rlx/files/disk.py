@@ -94,7 +94,7 @@ def check_readable(path: Path) -> None:
 
 @contextmanager
 def reading(path: object) -> Iterator[None]:
-    """Translate what the operating system says when a file of a dataset is read."""
+    """Translate errors of the operating system while a file of a dataset is read."""
     try:
         yield
     except OSError as exc:

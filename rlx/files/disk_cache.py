@@ -46,7 +46,7 @@ _ADMITTED = 1 / 16
 
 
 def key_of(page: int, *file: object) -> bytes:
-    """Return the key of a page: a digest of what names its file's content, and of its number.
+    """Return the key of a page: a digest of its file's identity and its number.
 
     Example:
         >>> len(key_of(7, "s3://bucket/file")), key_of(1, "a") == key_of(2, "a")

@@ -1,4 +1,4 @@
-"""Files below an HTTP(S) URL of which nothing is known but what the server says: its checksums, read from headers.
+"""Files below an HTTP(S) URL, with the lengths and checksums of the server's headers.
 
 The bytes are those that the server stores: its checksums are of these. For objects with the metadata
 ``Content-Encoding: gzip`` that matters: in HTTP gzip is an encoding to be removed, but the files of the Atari layouts

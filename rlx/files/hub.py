@@ -170,7 +170,7 @@ class Hub(WritableLocation):
                 yield FileStat(name, self._where(name), bytes=entry["size"], sha256=sha256)
 
     def snapshot(self, progress: Progress | None = None) -> Path:
-        """Return a directory with all files, fetched into the cache of huggingface_hub as far as they are not there.
+        """Return a directory with all files; missing ones are fetched into the cache of huggingface_hub.
 
         Raises:
             SourceNotFoundError: the dataset or revision does not exist.
@@ -249,7 +249,7 @@ class Hub(WritableLocation):
         self._stage([CommitOperationAdd(self._in_repo(name), content) for name, content in files.items()])
 
     def put_all(self, files: Sequence[Upload]) -> None:
-        """Upload files by few requests; those that the hub's storage has already are not sent."""
+        """Upload files by few requests, except those that the hub's storage already has."""
         from huggingface_hub import CommitOperationAdd  # noqa: PLC0415
 
         for file in files:
@@ -279,7 +279,7 @@ class Hub(WritableLocation):
                 self._additions[addition.path_in_repo] = addition
 
     def replace(self, name: str, content: bytes, *, seen: FileStat | None) -> bool:
-        """Commit all files that were put or deleted, and this one, unless somebody else has committed meanwhile."""
+        """Commit all files that were put or deleted, and this one, unless there was another commit meanwhile."""
         from huggingface_hub import CommitOperationAdd  # noqa: PLC0415
 
         path, head = self._in_repo(name), self._head()
@@ -355,7 +355,7 @@ class Hub(WritableLocation):
         return info.sha
 
     def _present(self, paths: Sequence[str], commit: str) -> Sequence[str]:
-        """Return those of the paths that are in a commit."""
+        """Return the paths that are in a commit."""
         if not paths:
             return []
         found = self._ask(

@@ -1,4 +1,4 @@
-"""Requests to the API of the Hugging Face hub: lists, limits of waiting, and what its refusals mean."""
+"""Requests to the API of the Hugging Face hub: lists, timeouts, and the translation of its errors."""
 
 import logging
 import re
@@ -142,7 +142,7 @@ def _is_ours(request: Any) -> bool:
 
 
 def _foreign(where: str, exc: BaseException) -> BaseException:
-    """Return what an exception of huggingface_hub means, or of the HTTP library that its version uses; else itself."""
+    """Translate an exception of huggingface_hub or of its HTTP library; return any other unchanged."""
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
     cause: BaseException | None = exc
@@ -160,7 +160,7 @@ def _foreign(where: str, exc: BaseException) -> BaseException:
 
 
 def _error(where: str, exc: Any) -> Exception:
-    """Return what an answer of the hub's API means: an error of rlx, or a TransientError."""
+    """Translate a response of the hub's API to an error of rlx, or a TransientError."""
     response = exc.response
     status = response.status_code if response is not None else 0
     headers = response.headers if response is not None else {}
@@ -204,7 +204,7 @@ def refusal(where: str, name: str | None, status: int, code: str, said: str) -> 
 
 
 class _Quiet:
-    """Keeps huggingface_hub from drawing progress bars of its own while any thread asks it: progress is a parameter."""
+    """Context that hides huggingface_hub's progress bars while any thread uses it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -47,7 +47,8 @@ class HubAddress:
             HubAddress(repo='me/pong', revision='v1.0', path='run/5')
             >>> HubAddress.parse("hf://me/pong")
             Traceback (most recent call last):
-            rlx.errors.SourceError: hf://me/pong is not a dataset of the hub: expected hf://datasets/ORG/NAME[@REV][/PATH]
+            rlx.errors.SourceError: hf://me/pong is not a dataset of the hub: expected
+            hf://datasets/ORG/NAME[@REV][/PATH]
         """
         found = _ADDRESS.fullmatch(url)
         if found is None:
@@ -122,7 +123,7 @@ class HubFiles(HttpFiles):
         return retry_after(headers)
 
     def _describe(self, response: requests.Response, name: str) -> FileStat:
-        """Return what the hub says, rather than the storage it leads to."""
+        """Return the metadata of the hub, not of the storage that it redirects to."""
         known = self.stored.get(self._address_of(name))
         if known is not None and response.url == known[0] and not response.history:
             return known[1]

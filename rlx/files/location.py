@@ -1,4 +1,4 @@
-"""A location: the files below a URL or a directory, and what all kinds of it share: retries, resume, checksums."""
+"""A location: the files below a URL or a directory, with retries, resuming and checksums for all kinds."""
 
 import os
 import shutil
@@ -307,7 +307,7 @@ class WritableLocation(Location):
         return None
 
     def create(self, *, private: bool | None = None) -> None:
-        """Make what has to exist before files can be put; most locations need nothing.
+        """Create what must exist before files can be put; does nothing for most locations.
 
         Args:
             private: whether only its owners may read it, if the location can say.

@@ -40,7 +40,7 @@ def writing(dataset: Path) -> Iterator[None]:
 
 @contextmanager
 def held(file: Path, target: Path) -> Iterator[None]:
-    """Hold the right to write what a lock file stands for.
+    """Hold the lock of a lock file.
 
     The file may be deleted while it is locked; the next to lock it then makes another.
 
@@ -101,7 +101,7 @@ def _acquired(path: Path, target: Path) -> TextIO:
 
 
 def _open(path: Path, target: Path) -> TextIO | None:
-    """Return the lock file; None if somebody deletes its directory at this moment."""
+    """Return the lock file; None if its directory is deleted concurrently."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("a+")

@@ -118,7 +118,7 @@ class Mirrors:
         return location.fetch(name, directory, progress, expected=wanted, cancel=cancel)
 
     def _asked(self, name: str, cancel: Cancel | None) -> list[tuple[Location, FileStat | SourceError]]:
-        """Return what each location says of a file, in the order in which they are to be tried."""
+        """Return each location's metadata of a file, in the order to try them."""
         with self._lock:
             known = self._answers.get(name)
             order = [*(one for one in self._locations if one not in self._silent), *self._silent]

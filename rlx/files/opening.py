@@ -15,7 +15,7 @@ _GCS_URL = "https://storage.googleapis.com"
 
 
 def open_location(location: str | os.PathLike[str], *, retry: RetryPolicy | None = None) -> WritableLocation:
-    """Return the location that a URL or a path means. Nothing is asked of a server yet, and no directory need exist.
+    """Return the location of a URL or a path. It makes no request, and the directory need not exist.
 
     Args:
         location: ``s3://``, ``gs://``, ``az://``, ``hf://``, ``http(s)://``, ``file://`` or a directory.
@@ -34,7 +34,7 @@ def open_location(location: str | os.PathLike[str], *, retry: RetryPolicy | None
 
 
 def open_source(source: str, *, retry: RetryPolicy | None = None) -> Location:
-    """Return the location of other projects' files, of which nothing is known but what the server says.
+    """Return the location of other projects' files, without expected lengths or checksums.
 
     That is why web servers, and buckets of Google's that anybody may read, are asked by HTTP: the answer carries the
     checksums of the stored bytes, which obstore does not pass on. No extra is needed for them.
@@ -58,7 +58,7 @@ def open_source(source: str, *, retry: RetryPolicy | None = None) -> Location:
 
 
 def _is_public() -> bool:
-    """Return whether Google's buckets are read as anybody may: without credentials, or without what could use them."""
+    """Return whether Google's buckets are read anonymously: without credentials, or without a package for them."""
     return endpoint("gs") is None and (is_anonymous("gs") or importlib.util.find_spec("obstore") is None)
 
 

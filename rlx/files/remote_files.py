@@ -226,8 +226,8 @@ class RemoteFiles:
             raise self._missing(name) from exc
 
     def _pages(self, name: str, ranges: Sequence[Range]) -> dict[int, bytes]:
-        """Return every page that holds a byte of the ranges. They are here until they are used, whatever the cache
-        does.
+        """Return every page that holds a byte of the ranges; they stay in memory until used, even if the cache drops
+        them.
         """
         numbers = sorted(
             {
@@ -307,7 +307,7 @@ class RemoteFiles:
             raise self._missing(name) from exc
 
     def _check(self, name: str, stored: FileStat) -> None:
-        """Raise CorruptDatasetError unless a file is the one that the manifest means, and the same as before."""
+        """Raise CorruptDatasetError unless a file matches the manifest and has not changed."""
         url = f"{self.location.url}/{name}"
         if stored.bytes is None:
             raise DownloadError(f"{url}: the server does not state its length")

@@ -18,7 +18,7 @@ _MISTYPED = re.compile(rf"file:|({'|'.join(BUCKETS)})(:|//)", re.IGNORECASE)
 
 
 def check_no_url(path: str | os.PathLike[str]) -> None:
-    """Raise UrlError for a path that is a URL, or was meant as one: no directory of such a name is made by mistake.
+    """Raise UrlError for a path that is a URL or a mistyped one, so that no such directory is created by mistake.
 
     Example:
         >>> check_no_url("s3:/bucket/pong")
@@ -79,7 +79,7 @@ def organisation_of(url: str) -> str | None:
 
 
 def local_path(location: str | os.PathLike[str]) -> Path | None:
-    """Return the path that a location means; None for one on a server.
+    """Return the local path of a location; None for one on a server.
 
     Example:
         >>> local_path("file:///data/a%20b").as_posix()

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 def export(batches: Iterable[Columns], path: Path, exporter: Exporter | DirectoryExporter) -> None:
-    """Write batches to a file, or directory, that is there when all of it is; one that was there is replaced."""
+    """Write batches to a file or directory atomically; an existing one is replaced."""
     is_directory = isinstance(exporter, DirectoryExporter)
     if path.is_dir() and not (is_directory and (path / "zarr.json").is_file()):
         raise DatasetExistsError(f"{path} is a directory; expected a new name, or a file to replace")

@@ -156,7 +156,7 @@ class Sampler(SamplerOfRlx):
         return _rows(index, storage), said
 
     def extended(self, storage: StorageOfRlx, rows: Rows) -> None:  # noqa: ARG002
-        """Take note of rows that were just written."""
+        """Update the sampler after rows were written."""
         self.sampler.extend(torch.from_numpy(rows.reshape(-1)))
 
     def update_priority(self, rows: Rows, priority: NDArray[Any]) -> None:
@@ -164,7 +164,7 @@ class Sampler(SamplerOfRlx):
         self.sampler.update_priority(torch.from_numpy(rows), torch.from_numpy(priority))
 
     def emptied(self) -> None:
-        """Take note that the storage was emptied."""
+        """Update the sampler after the storage was emptied."""
         self.sampler._empty()
 
     def shard(self, index: int, count: int) -> Self:

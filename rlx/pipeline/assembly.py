@@ -79,7 +79,7 @@ class Assembly:
 def merge(
     sources: Sequence[Path], destination: Path, options: Options, *, encode: bool = False, progress: Progress
 ) -> Report:
-    """Put the shards of several datasets into one, in the order given; resume an unfinished merge.
+    """Merge the shards of several datasets into one, in the given order; resume an unfinished merge.
 
     Shards are renumbered. Trajectories keep the episode numbers of their source, so a number may occur twice. Notes
     that differ between the datasets name the shards that they are about.
@@ -172,7 +172,7 @@ def _link(writer: DatasetWriter, assembly: Assembly, pending: Sequence[int], pro
 
 
 def _linked(writer: DatasetWriter, part: ShardPart, name: str, progress: Progress) -> ShardRecord:
-    """Link the shard of a part to where it is to be committed from; return its record."""
+    """Link the shard of a part to its partial directory; return its record."""
     record = part.record
     origin = {"source": part.dataset.manifest.id, "shard": record.name}
     try:

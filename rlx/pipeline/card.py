@@ -1,4 +1,4 @@
-"""The card of a dataset on the hub: what people read there, and the Croissant description that tools read."""
+"""The card of a dataset on the hub, for people, and its Croissant description, for tools."""
 
 import csv
 import hashlib
@@ -190,7 +190,7 @@ class Card:
         ]
 
     def _notes(self) -> list[str]:
-        """Return what the source said of its steps, such as how rewards were clipped."""
+        """Return the source's notes about its steps, such as clipped rewards."""
         notes = {name: text for name, text in self.dataset.manifest.notes.items() if isinstance(text, str)}
         said = [
             f"- {_cell(name).replace('_', ' ')}: {_cell(note)}" for name, note in notes.items() if name not in _SHOWN
@@ -291,7 +291,7 @@ def _cell(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return text of a dataset, which may be anybody's, without control characters, HTML and fences."""
+    """Return untrusted text of a dataset without control characters, HTML and fences."""
     kept = "".join(letter for letter in text if letter.isprintable() or letter == "\n")
     return kept.replace("<", "&lt;").replace("```", "'''")
 

@@ -1,4 +1,4 @@
-"""Runs that there are: below ``$RLX_HOME``, in directories and on servers."""
+"""The available runs: below ``$RLX_HOME``, in directories and on servers."""
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -72,7 +72,7 @@ class CatalogEntry:
     version: str | None = None
 
     def is_of(self, game: str | None, search: str | None = None) -> bool:
-        """Return whether it is a run of this game and has this text in its id, in any case; None stands for all."""
+        """Return whether it is a run of this game and has this text in its id, in any case; None matches all."""
         is_game = game is None or _plain(self.game) == _plain(game)
         return is_game and (search is None or search.lower() in self.id.lower())
 
@@ -198,7 +198,7 @@ class RemoteRun:
     growth: float
 
     def fetch_index(self, directory: Path) -> dict[str, FetchedFile]:
-        """Fetch the small files that the run is planned from; return those that there are, by name."""
+        """Fetch the small files that the run is planned from; return the existing ones by name."""
         answers = _each(lambda name: self.base.fetch(name, directory, Silent()), self.layout.index_files())
         for answer in answers.values():
             if isinstance(answer, SourceError) and not isinstance(answer, SourceNotFoundError):

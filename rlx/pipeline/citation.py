@@ -39,7 +39,7 @@ _NEXT = re.compile(r"\n\s*\n(?=[@%])")
 
 
 def citations(manifest: Manifest, location: Location) -> list[str]:
-    """Return BibTeX entries that somebody gave with a dataset, then of the papers that its notes name."""
+    """Return BibTeX entries that a dataset was published with, then of the papers that its notes name."""
     return [*given_citations(manifest, location), *known_citations(manifest)]
 
 

@@ -1,4 +1,4 @@
-"""How two datasets differ: what their manifests say, their trajectories, and every field of every step."""
+"""Comparison of two datasets: manifests, trajectories, and every field of every step."""
 
 import json
 from collections.abc import Iterator
@@ -131,7 +131,7 @@ def _fields(a: Dataset, b: Dataset, steps: int, progress: Progress) -> list[Diff
 
 
 def _rows(part: str, name: str, a: Any, b: Any, start: int) -> Iterator[Difference]:
-    """Yield the difference of two arrays of equally many rows, if there is one; equal NaN are equal."""
+    """Yield the difference of two arrays with the same number of rows, if they differ; equal NaN are equal."""
     one, other = np.asarray(a), np.asarray(b)
     differ = _differ(one, other)
     count = int(differ.sum())

@@ -1,4 +1,4 @@
-"""``rlx doctor``: what a learner would stumble over in a dataset, or in files of another project."""
+"""``rlx doctor``: problems in a dataset, or in files of another project, that mislead a learner."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -145,7 +145,7 @@ def doctor(
 
 
 def fix(path: str, checkup: Checkup, destination: Path, options: Options, progress: Progress | None = None) -> Fixed:
-    """Write a copy of a dataset without the trajectories that findings say to leave out; nothing is invented.
+    """Write a copy of a dataset without the trajectories that the findings exclude.
 
     Args:
         checkup: what ``doctor`` found in all of it.

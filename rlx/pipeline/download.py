@@ -104,7 +104,7 @@ def download(
 
 
 def _bases(source: str | None, layout: str | None) -> list[Place]:
-    """Return the bases to try: the one that a user means, which has to exist, or those that are configured."""
+    """Return the bases to try: the user's, which must exist, or the configured ones."""
     if source is not None:
         return [(Base(source, layout), open_source(source))]
     bases = configured_bases()
@@ -138,7 +138,7 @@ def _local(bases: Sequence[Place]) -> tuple[Base, Path] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A run as some bases have it, and what is to be fetched of it."""
+    """A run of some bases, and the files to fetch."""
 
     remote: RemoteRun
     index: Mapping[str, FetchedFile]
@@ -351,7 +351,7 @@ class Fetching:
         self._feeder: threading.Thread | None = None
 
     def start(self, shards: Sequence[int], arrived: Arrived) -> None:
-        """Fetch from threads of its own, in order, and never more than ``ahead`` shards at once."""
+        """Fetch in own threads, in order, at most ``ahead`` shards at once."""
         for shard in shards:
             for name in self._source.files(shard):
                 self._needed_by.setdefault(name, set()).add(shard)

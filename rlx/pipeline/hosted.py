@@ -79,7 +79,7 @@ class Host:
 
 
 def hosted(run: str) -> Hosted | None:
-    """Return the dataset that ``minari:ID``, ``lerobot:ID`` or ``hf:ORG/NAME`` means; None for a run of another form.
+    """Return the dataset of ``minari:ID``, ``lerobot:ID`` or ``hf:ORG/NAME``; None for any other run.
 
     Example:
         >>> hosted("minari:D4RL/door/human-v2").url
@@ -104,7 +104,7 @@ def hosted(run: str) -> Hosted | None:
 
 
 def located(run: Hosted) -> tuple[Hosted, "Hub"]:
-    """Return the dataset, in Minari's newest version where the name has none, and the location of its files."""
+    """Return the dataset, by default Minari's newest version, and the location of its files."""
     from rlx.files.hub import Hub  # noqa: PLC0415
 
     if run.scheme == "minari" and not _VERSION.fullmatch(run.name):

@@ -1,4 +1,4 @@
-"""From a source into a dataset, shard by shard: what has arrived is converted while the rest still arrives."""
+"""Ingest of a source into a dataset: received shards are converted while others are still fetched."""
 
 import logging
 import time
@@ -151,7 +151,7 @@ class Ingest:
         return there
 
     def _other_files(self, there: Manifest) -> str | None:
-        """Return which shard was made of other files than the source has now, in words.
+        """Return, in words, the shard that was converted from other files than the source has now.
 
         Files are compared by checksum for the first shard, or if they come from elsewhere, and by size for the others.
         """
@@ -227,12 +227,12 @@ class Ingest:
 
 
 def parent_of(dataset: Dataset) -> Mapping[str, Any]:
-    """Return the entry of a lineage for a dataset that another one is made of."""
+    """Return the entry of a lineage for a dataset's parent."""
     return {"id": dataset.manifest.id, "crc32c": FileRecord.of(dataset.path / FILE_NAME).crc32c}
 
 
 def noted_origins(manifest: Manifest) -> list[Any]:
-    """Return where the files came from that a dataset was made of."""
+    """Return the origins of the files that a dataset was converted from."""
     noted = manifest.notes.get(ORIGIN, [])
     return noted if isinstance(noted, list) else [noted]
 

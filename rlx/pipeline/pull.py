@@ -1,4 +1,4 @@
-"""``rlx pull``: a dataset from a location, as far as it is not here yet."""
+"""``rlx pull``: copies a dataset from a location, except files that are already here."""
 
 import logging
 import shutil
@@ -85,7 +85,7 @@ def _bring_citations(remote: Manifest, location: Location, path: Path, *, overwr
 
 
 def plan_pull(url: str, destination: Path | None = None, *, overwrite: bool = False) -> TransferPlan:
-    """Return what ``pull`` would fetch; nothing is written."""
+    """Return the files that ``pull`` would fetch; write nothing."""
     location = _opened(url)
     remote = read_manifest(location)
     path = below_home(remote.id) if destination is None else destination
@@ -225,7 +225,7 @@ def _files(shard: ShardRecord) -> dict[str, FileRecord]:
 
 @contextmanager
 def _named_apart(url: str) -> Iterator[None]:
-    """Say of a file what its name does wrong if a manifest has it both above and below another."""
+    """Translate the error of a file whose path is also a directory of another file in the manifest."""
     try:
         yield
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as exc:

@@ -1,4 +1,4 @@
-"""``rlx push``: a dataset to a location, as far as it is not there yet."""
+"""``rlx push``: copies a dataset to a location, except files that are already there."""
 
 import logging
 import os
@@ -60,7 +60,7 @@ def push(
     version: str | None = None,
     progress: Progress,
 ) -> TransferReport:
-    """Write a dataset to a location: the files of its shards, then its manifest; then delete what that does not list.
+    """Write a dataset to a location: its shards, then its manifest; then delete unlisted files.
 
     Until the manifest is written, the location holds the previous dataset, or none. Every file is checked
     against the manifest on its way. Files that are there with the same length and checksum are not sent again: the
@@ -83,7 +83,7 @@ def push(
 
 
 def plan_push(dataset: str | os.PathLike[str], url: str, *, overwrite: bool = False) -> TransferPlan:
-    """Return what ``push`` would send; nothing is written, here or there."""
+    """Return the files that ``push`` would send; write nothing."""
     local, location = Dataset(dataset), _writable(url)
     known = None if overwrite or seen_manifest(location) is None else _same_dataset(local, location)
     plan = _Plan.of(local, location, known, overwrite=overwrite)
@@ -206,7 +206,7 @@ def _same_dataset(local: Dataset, location: WritableLocation) -> Manifest:
 def _card(
     local: Dataset, location: WritableLocation, license: str | None, citation: str | None, *, is_changed: bool
 ) -> dict[str, bytes]:
-    """Return the files of a new card of a dataset of the hub, unless somebody has written one."""
+    """Return the files of a new card of a dataset on the hub, unless a user has written one."""
     if location.page is None:
         return {}
     from rlx.pipeline import card  # noqa: PLC0415  (most locations have none)
@@ -340,7 +340,7 @@ class _Sending:
         return Upload(name, path, lambda: self._checked(path, record, cancel), record.bytes, record.crc32c)
 
     def _checked(self, path: Path, record: FileRecord, cancel: Cancel) -> Iterator[bytes]:
-        """Yield the content of a file; it ends in an error if that is not what the manifest says."""
+        """Yield the content of a file; raise an error at its end if it does not match the manifest."""
         digests = Digests()
         try:
             for piece in pieces_of(path):

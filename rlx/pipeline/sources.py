@@ -47,7 +47,7 @@ class Base:
     Args:
         address: URL or directory.
         layout: ``rlu`` or ``dopamine``; None to find out.
-        configured: what names it: ``RLX_SOURCES``, the path of ``sources.toml``, or ``built-in``.
+        configured: where it is configured: ``RLX_SOURCES``, the path of ``sources.toml``, or ``built-in``.
     """
 
     address: str
@@ -74,7 +74,7 @@ class SourceStatus:
 
     Args:
         source: URL or directory, without any password or token.
-        configured: what names it: ``RLX_SOURCES``, the path of ``sources.toml``, or ``built-in``.
+        configured: where it is configured: ``RLX_SOURCES``, the path of ``sources.toml``, or ``built-in``.
         layout: ``rlu`` or ``dopamine``, as configured or found; None if unknown.
         state: ``ok``; ``missing``, if it lacks the run that was asked for; ``refused``; or ``unreachable``.
         seconds: until it answered.

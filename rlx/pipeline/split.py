@@ -30,7 +30,7 @@ class By(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How a dataset is shared out; which trajectory goes to which part depends on nothing else.
+    """The arguments that determine which trajectory goes to which part.
 
     Args:
         fractions: of each part; if they sum to less than 1, the remaining fraction is dropped.

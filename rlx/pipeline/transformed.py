@@ -1,4 +1,4 @@
-"""A dataset on its way through transforms, as a Source: cut into shards that depend on nothing but the dataset."""
+"""A transformed dataset as a Source: cut into shards that depend only on the dataset."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -77,11 +77,11 @@ class Transformed:
         return range(len(self.inputs))
 
     def files(self, shard: int) -> Sequence[str]:
-        """Return the files that a new shard is made of, below the dataset's directory."""
+        """Return the files that a new shard is derived from, below the dataset's directory."""
         return self.dataset.shard_files(self.inputs[shard].place)
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """Yield the steps of a new shard, after verifying the shard that they are made of."""
+        """Yield the steps of a new shard, after verifying the shard that they are derived from."""
         shard_input = self.inputs[shard]
         episodes = self.dataset.shard_table(shard_input.place).episode
         first = self.dataset.first_trajectories[shard_input.place]

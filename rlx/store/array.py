@@ -26,7 +26,7 @@ class ArrayWriter(Protocol):
         """Write the remaining rows and close the files."""
 
     def abandon(self) -> None:
-        """Close the files as they are, to be deleted; after ``finish``, nothing."""
+        """Close the files without finishing them; does nothing after ``finish``."""
 
 
 class ArrayReader(Protocol):
@@ -66,7 +66,7 @@ class Store(Protocol):
         """Return a writer of one field, compressed by the codec in that number of threads if its rows are large."""
 
     def seal(self, directory: Path, names: Sequence[str]) -> None:
-        """Write what ties the finished arrays of a directory together."""
+        """Write the metadata of a directory of finished arrays."""
 
     def small_file(self, name: str, field: Field) -> str:
         """Return path of the file with the rows of an array of small rows, below the shard."""

@@ -97,7 +97,7 @@ class Dataset:
         )
 
     def __fspath__(self) -> str:
-        """Return the directory, or the URL: what takes the path of a dataset takes an open one."""
+        """Return the directory or the URL, so that functions of paths accept an open dataset."""
         return self.where
 
     def _check(self) -> None:
@@ -148,7 +148,7 @@ class Dataset:
         return StepReader(self._shards)
 
     def reading_ahead(self) -> tuple[Self, ReadAhead] | None:
-        """Return the same dataset read through pages that can be held in memory, and what holds them.
+        """Return the dataset, read through pages that can be held in memory, and the holder of the pages.
 
         None if it is not at a URL, or the system does not give as many addresses as it has bytes.
         """

@@ -60,14 +60,14 @@ class DatasetWriter:
         self._due = time.monotonic()
 
     def partial(self, name: str) -> Path:
-        """Return where a shard of this name is to be written.
+        """Return the partial directory of a shard of this name.
 
         Nowhere another process would write it: a worker may outlive a killed writer for a moment.
         """
         return partial_directory(self.path, name, os.getpid())
 
     def format(self) -> ShardFormat:
-        """Return how the shards are written; the dictionaries are those of the shards that are there."""
+        """Return the format of the shards, with the dictionaries of existing shards."""
         described = self.manifest
         shards = ShardFormat(described.schema, described.store, Codec.from_json(described.codec))
         # An empty shard was written before any frame was seen, so without a dictionary.
@@ -124,7 +124,7 @@ class DatasetWriter:
             self.manifest.save(self.path)
 
     def save(self) -> None:
-        """Write the manifest as it is, for a dataset that may have no shard at all."""
+        """Write the manifest, also for a dataset without shards."""
         with disk_errors(self.path):
             self.manifest.save(self.path)
 
@@ -141,14 +141,14 @@ class Claim:
     place: Path
 
     def finish(self) -> None:
-        """Put the new dataset, which is complete, into the place of the old one, which stays until then."""
+        """Replace the old dataset by the new one, which is complete."""
         if self.place != self.path:
             take_place(self.path)
 
 
 @contextmanager
 def claimed(path: Path, *, overwrite: bool = False) -> Iterator[Claim]:
-    """Hold the right to write the dataset at a path, made if need be, and removed again if nothing came of it.
+    """Lock the dataset at a path, which is created if needed, and removed again if nothing was written.
 
     Args:
         path: the dataset's directory.
@@ -178,7 +178,7 @@ def claimed(path: Path, *, overwrite: bool = False) -> Iterator[Claim]:
 
 @contextmanager
 def _new(path: Path) -> Iterator[Path]:
-    """Yield where a dataset is written while the one that it replaces is there."""
+    """Yield the directory of a dataset that is written while the one that it replaces stays."""
     place = path / NEW
     try:
         place.mkdir()

@@ -118,7 +118,7 @@ def _picked(parts: Sequence[Rows], rows: NDArray[np.int64]) -> list[bytes]:
 
 
 def _raw(content: bytes) -> bytes:
-    """Return content that zstd does not take for one with entropy tables; what precedes it has no effect."""
+    """Return raw content with a prefix that keeps zstd from reading it as entropy tables."""
     content = content[: _MAX_BYTES - _TABLES_BYTES]
     return b"\0" + content if content.startswith(_MAGIC) else content
 

@@ -130,7 +130,7 @@ def small_copies(manifest: Manifest) -> tuple[str, Sequence[str]]:
 
 
 def discard(path: Path) -> None:
-    """Remove what an interrupted replacement of a dataset left."""
+    """Remove the leftovers of an interrupted replacement of a dataset."""
     swept = path / SWEPT
     remove(swept)
     if is_there(path / NEW):
@@ -139,7 +139,7 @@ def discard(path: Path) -> None:
 
 
 def abandon(path: Path) -> None:
-    """Remove what there is of a new dataset, unless shards of it are listed; those are kept, and named."""
+    """Remove the files of a new dataset; listed shards are kept, and named."""
     place = path / NEW
     if not is_there(place / FILE_NAME):
         discard(path)
@@ -229,7 +229,7 @@ CLAIM = "rlx.json.pushing"
 
 @contextmanager
 def claimed_for(location: WritableLocation, manifest: Manifest, *, overwrite: bool) -> Iterator[None]:
-    """Keep another dataset from being mixed with one that is on its way to a location.
+    """Prevent pushes of two datasets to one location.
 
     The claim is that one's manifest. It stays when its push is interrupted, because files of it are there; a push of
     the same dataset, or of its continuation, takes it over: that writes the same under the same names.
@@ -251,7 +251,7 @@ def claimed_for(location: WritableLocation, manifest: Manifest, *, overwrite: bo
 
 
 def check_claim(location: WritableLocation, manifest: Manifest) -> None:
-    """Raise DatasetLockedError if another dataset has taken the place of the one that was on its way."""
+    """Raise DatasetLockedError if another push has taken over the location."""
     with suppress(SourceNotFoundError):  # another process has moved it; the manifest decides
         content, _ = location.get(CLAIM, max_bytes=MAX_BYTES)
         if content != manifest.encode():

@@ -38,7 +38,7 @@ class Held:
         self._release = release
 
     def release(self) -> None:
-        """Let the pages go, unless somebody else holds them."""
+        """Release the pages, unless another holder needs them."""
         pages, steps = self.pages, self.steps
         self.pages, self.steps = [], _NONE
         self._release(pages, steps)
@@ -169,7 +169,7 @@ class ReadAhead:
                     self.memory.fill(page, content)
 
     def _let_go(self, pages: Sequence[Pages], steps: Indices) -> None:
-        """Drop pages that nobody holds any more, while nobody reads."""
+        """Drop unheld pages while there are no readers."""
         with self._lock:
             while self._is_dropping:
                 self._lock.wait()
@@ -304,7 +304,7 @@ class _FetchedShards(Shards):
 
 
 class _FetchedSteps(StepReader):
-    """Reader that fetches what is not here before another reads it."""
+    """Reader that fetches missing pages before another reader reads them."""
 
     def __init__(self, reader: StepReader, ahead: ReadAhead) -> None:
         vars(self).update(vars(reader))  # the same tables; nothing of the size of the dataset is made twice

@@ -1,4 +1,4 @@
-"""Repair: drop the shards of a dataset that are damaged and keep those that are whole."""
+"""Repair: drops the damaged shards of a dataset and keeps the intact ones."""
 
 import itertools
 import shutil
@@ -58,7 +58,7 @@ class Repair:
 
 
 def repair(path: str | Path, *, delete: bool = False, progress: Progress | None = None) -> Repair:
-    """Drop the shards that are damaged, and clear away what the manifest does not list.
+    """Drop damaged shards, and move aside or delete unlisted files.
 
     Only shards with damage that was read are dropped: one with an unreadable file stays. Dropped shards are moved to
     ``.damaged/`` in the dataset's directory; partial output of interrupted commands is removed.
@@ -106,7 +106,7 @@ def _place(problem: Problem) -> str:
 
 
 def _put_aside(dataset: Path, *, delete: bool) -> Repair:
-    """Clear away a damaged manifest, and the shards that nothing describes any more."""
+    """Move aside or delete a damaged manifest and its shards."""
     (dataset / manifest.FILE_NAME).replace(dataset / DAMAGED)
     sync(dataset)
     shards = dataset / SHARDS

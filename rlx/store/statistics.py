@@ -151,7 +151,7 @@ def table_statistics(
 
 @dataclass(frozen=True, slots=True)
 class Episodes:
-    """Whole episodes of a dataset and the pieces of episodes beside them, as its manifest counts them.
+    """Numbers of whole episodes and pieces of episodes, from the manifest.
 
     Args:
         whole: how many whole episodes; None where shards that rlx 0.1.0 wrote do not say.

@@ -46,7 +46,7 @@ class ToFloat(PerBlock, Pointwise):
         object.__setattr__(self, "keys", tuple(name_of(key) for key in self.keys))
 
     def schema(self, schema: Schema) -> Schema:
-        """Return the same with numbers of float32.
+        """Return the schema with these fields as float32.
 
         Raises:
             TransformError: a field does not exist or is text, or no observation holds integers.

@@ -183,7 +183,7 @@ class NStep:
         return discounted_sum(ahead, self.gamma)
 
     def around(self, rows: Rows, keys: Sequence[Key] | None, below: Reader) -> TensorDictBase:
-        """Return the steps at these rows of a buffer, each made to span n."""
+        """Return the steps at these rows of a buffer, each spanning n steps."""
         batch = below.read(rows, keys)
         if not (wanted("gamma", keys) or any(wanted(key, keys) for key in batch.keys(True) if key[0] == "next")):
             return batch
@@ -235,10 +235,10 @@ class ReturnToGo:
             raise TransformError("ReturnToGo after NStep would add up rewards several times; put ReturnToGo first")
 
     def schema(self, schema: Schema) -> Schema:
-        """Return the same with the field.
+        """Return the schema with the new field.
 
         Raises:
-            TransformError: there is one of that name.
+            TransformError: a field of that name exists.
         """
         name = name_of(self.key)
         if name in schema.fields:

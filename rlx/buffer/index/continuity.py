@@ -1,4 +1,4 @@
-"""Evidence that a step continues the one before it: it observes what that one led to.
+"""Evidence that a step continues the previous one: its observation is that step's next observation.
 
 Ids do not identify sources: every collector and every dataset numbers its trajectories from 0. So a step continues a
 trajectory only if its id is the trajectory's and nothing speaks against it:

@@ -88,7 +88,7 @@ class PriorityTree:
         return nodes
 
     def clear(self) -> None:
-        """Make every leaf what changes nothing."""
+        """Set every leaf to the neutral element."""
         for level in self._levels:
             level.fill(self._nothing)
 
@@ -185,7 +185,7 @@ class PrioritizedSampler(SeededSampler):
         return rows, {PRIORITY_WEIGHT: self._weights(rows)}
 
     def extended(self, storage: Storage, rows: Rows) -> None:
-        """Give the rows that were just written the priority of new ones."""
+        """Give written rows the priority of new steps."""
         self._check_capacity(storage)
         rows = rows.reshape(-1)
         new = np.unique(rows[self._mins.get(rows) == np.inf])
@@ -193,15 +193,15 @@ class PrioritizedSampler(SeededSampler):
         self._set(rows, self._new_weight())
 
     def update_priority(self, rows: Rows, priority: NDArray[Any]) -> None:
-        """Set the priorities of rows; of a row that is there more than once the last one counts.
+        """Set the priorities of rows; of a repeated row, the last one counts.
 
         Args:
-            rows: [n] rows; those that hold nothing, as after the storage was emptied, and -1 are passed over.
+            rows: [n] rows; empty rows, as after the storage was emptied, and -1 are ignored.
             priority: [n], or [n, ...] to be reduced, or one for all; at least 0.
 
         Raises:
-            IndexError: a row that no storage of this capacity has.
-            ValueError: a priority that is negative or not finite, or another number of them than of rows.
+            IndexError: a row is out of range for this capacity.
+            ValueError: a priority is negative or not finite, or the numbers of priorities and rows differ.
         """
         rows = np.asarray(rows, np.int64).reshape(-1)
         given = self._reduced(np.asarray(priority, np.float64), len(rows))

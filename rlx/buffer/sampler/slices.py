@@ -1,4 +1,4 @@
-"""Samplers of slices: consecutive steps of one trajectory, in whatever order and places they were written."""
+"""Samplers of slices: consecutive steps of one trajectory, whatever the order of writing."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
@@ -111,7 +111,7 @@ class SliceSampler(SeededSampler):
         return self.__dict__ | {"_starts": None}
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
-        """Return [n] rows, and the marks beside them.
+        """Return [n] rows, and the marks of slices.
 
         Raises:
             SliceTooLongError: no trajectory is that long.
@@ -289,7 +289,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         return self.slicing.index(storage)
 
     def extended(self, storage: Storage, rows: Rows) -> None:
-        """Give the rows that were just written the priority of new ones, and show what they may have made valid."""
+        """Give written rows the priority of new steps, and restore starts that they may have made valid."""
         rows = rows.reshape(-1)
         self._hidden[rows] = False
         super().extended(storage, rows)

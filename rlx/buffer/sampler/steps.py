@@ -48,13 +48,13 @@ class SeededSampler(SavedState, Sampler):
         self._draws = Draws(None, generator)
 
     def extended(self, storage: Storage, rows: Rows) -> None:
-        """Take note of rows that were just written."""
+        """Update the sampler after rows were written."""
 
     def update_priority(self, rows: Rows, priority: NDArray[Any]) -> None:
         """Ignore the new priorities of rows."""
 
     def emptied(self) -> None:
-        """Take note that the storage was emptied."""
+        """Update the sampler after the storage was emptied."""
 
     def shard(self, index: int, count: int) -> Self:
         """Return a copy for worker ``index`` of ``count``: without replacement, no two of them draw the same.
@@ -85,7 +85,7 @@ class RandomSampler(SeededSampler):
     """
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
-        """Return [n] rows; nothing beside them.
+        """Return [n] rows, and an empty dict.
 
         Raises:
             SamplingError: the storage is empty.
@@ -225,7 +225,7 @@ class SamplerWithoutReplacement(EpochSampler):
         self._epoch = Epoch("steps", saved_as="length")
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
-        """Return [n] rows, fewer than ``batch_size`` at the end of an epoch; nothing beside them.
+        """Return [n] rows, fewer than ``batch_size`` at the end of an epoch, and an empty dict.
 
         Raises:
             SamplingError: the storage is empty, or this shard or a whole batch finds too little in it.

@@ -110,7 +110,7 @@ class DatasetStorage(Storage):
     def plan(self, rows: Rows, keys: Keys = (), k: int = 1) -> PlannedBatches | None:
         """Return batches of the steps at these rows [batches, *shape], located at once; observations may be stacked.
 
-        None where that is of no use (steps far away, or with texts) or a key is not an observation.
+        None if this would not help (remote steps, or texts), or a key is not an observation.
 
         Args:
             rows: [batches, *shape] rows.
@@ -206,14 +206,14 @@ class DatasetStorage(Storage):
         raise TypeError(f"dataset {self.dataset.manifest.id} is read-only: {what}")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return which dataset it is."""
+        """Return the identity of the dataset."""
         return {"dataset": self.dataset.manifest.id, "steps": len(self)}
 
     def restore(self, state: Mapping[str, Any], steps: Iterable[tuple[Rows, TensorDictBase]]) -> None:  # noqa: ARG002
         """Do nothing if the state is this dataset's.
 
         Raises:
-            SchemaMismatchError: it is another's.
+            SchemaMismatchError: the state is of another dataset.
         """
         if state != self.state_dict():
             raise SchemaMismatchError(f"checkpoint of {dict(state)}, expected {self.state_dict()}")

@@ -51,7 +51,7 @@ class ListStorage(RingStorage):
         return {path: torch.stack([item[path] for item in items]) for path in paths}
 
     def empty(self) -> None:
-        """Forget everything but the schema."""
+        """Remove all steps; keep the schema."""
         super().empty()
         self._items.clear()
 
@@ -64,7 +64,7 @@ class LazyStackStorage(ListStorage):
     be saved.
 
     Args:
-        max_size: steps that there is room for.
+        max_size: maximum number of steps.
 
     Example:
         >>> from rlx.buffer import ReplayBuffer
@@ -109,7 +109,8 @@ class LazyStackStorage(ListStorage):
         return rows
 
     def set(self, rows: Rows, steps: TensorDictBase) -> None:
-        """Write new steps [n] at rows: appended where they continue their lanes, else each follows nothing."""
+        """Write new steps [n] at rows: appended where they continue their lanes; elsewhere each step follows no
+        other."""
         alike, rest = _parted(steps)
         super().set(rows, alike)
         self._keep(rows, rest)
@@ -121,7 +122,7 @@ class LazyStackStorage(ListStorage):
         self._keep(rows, rest)
 
     def update(self, rows: Rows, steps: TensorDictBase) -> None:
-        """Change the stored steps [n] at rows, which keep their place in time."""
+        """Change the stored steps [n] at rows; their order in time is unchanged."""
         alike, rest = _parted(steps)
         super().update(rows, alike)
         self._keep(rows, rest)
@@ -132,7 +133,7 @@ class LazyStackStorage(ListStorage):
         self._rest.clear()
 
     def state_dict(self) -> NoReturn:
-        """Raise SchemaMismatchError: steps of different shapes are no blocks."""
+        """Raise SchemaMismatchError: steps of different shapes cannot be saved."""
         raise SchemaMismatchError(
             f"{self!r} cannot be saved: its steps may have different shapes", hint="use a ListStorage to save a buffer"
         )

@@ -239,7 +239,7 @@ class RingStorage(SavedSteps, Storage, ABC):
         self._seams.note(rows, links)
 
     def set(self, rows: Rows, steps: TensorDictBase) -> None:
-        """Write new steps [n] at rows: appended where they continue their lanes, else each follows nothing.
+        """Write new steps [n] at rows: appended where they continue their lanes; elsewhere each step follows no other.
 
         Raises:
             IndexError: a row is empty and does not continue its lane.
@@ -279,7 +279,7 @@ class RingStorage(SavedSteps, Storage, ABC):
             index.changed(rows)
 
     def update(self, rows: Rows, steps: TensorDictBase) -> None:
-        """Change the stored steps [n] at rows, which keep their place in time.
+        """Change the stored steps [n] at rows; their order in time is unchanged.
 
         Raises:
             IndexError: a row is empty or out of range.
@@ -303,8 +303,7 @@ class RingStorage(SavedSteps, Storage, ABC):
         self._changed(rows)
 
     def index(self, traj_key: Any = None, end_key: Any = None) -> TrajectoryIndex:
-        """Return the index by these keys; where none is given, by ("collector", "traj_ids"), "episode" or ("next",
-        "done").
+        """Return the index by these keys; by default ("collector", "traj_ids"), "episode" or ("next", "done").
 
         Raises:
             SamplingError: the keys are not stored, or no key that identifies trajectories is.
@@ -325,7 +324,7 @@ class RingStorage(SavedSteps, Storage, ABC):
         return _Columns(self, keys)
 
     def empty(self) -> None:
-        """Forget everything but the schema."""
+        """Remove all steps; keep the schema."""
         self._lay_out(self._lane_shape)
 
     def state_dict(self) -> dict[str, Any]:
@@ -345,10 +344,10 @@ class RingStorage(SavedSteps, Storage, ABC):
         }
 
     def restore(self, state: Mapping[str, Any], steps: Iterable[tuple[Rows, TensorDictBase]]) -> None:
-        """Become what a storage of the same ``max_size`` and ``ndim`` was.
+        """Restore the state of a storage of the same ``max_size`` and ``ndim``.
 
         Args:
-            state: what the other's ``state_dict`` said.
+            state: the other's ``state_dict``.
             steps: blocks of all its steps: rows [n] and the steps [n] at them.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What stored steps hold: leaves of fixed dtypes and shapes, texts as numbers, and the keys of trajectories."""
+"""Schema of stored steps: leaves of fixed dtypes and shapes, texts as numbers, and trajectory keys."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -194,7 +194,7 @@ class Texts:
         return len(self._texts) > 2 * self._used + _SPARE
 
     def keep(self, codes: Sequence[torch.Tensor]) -> None:
-        """Forget all texts but those that these numbers stand for."""
+        """Keep only the texts of these numbers."""
         used = set(np.unique(np.concatenate([leaf.numpy(force=True).reshape(-1) for leaf in codes])).tolist())
         for code in [code for code in self._texts if code not in used]:
             del self._codes[self._texts.pop(code)]
@@ -241,7 +241,7 @@ class TrajectoryKeys:
 
     @classmethod
     def find(cls, stored: Collection[Path], traj_key: Any = None, end_key: Any = None) -> "TrajectoryKeys":
-        """Return the leaves that keys mean; the usual ones, as far as they are stored, where none is given.
+        """Return the leaves of keys; by default the stored ones of the usual keys.
 
         Args:
             traj_key: the id; without flags besides, ("next", "done") or what it is made of ends trajectories too.

@@ -166,7 +166,7 @@ class TensorStorage(LazyTensorStorage):
 
     Args:
         storage: steps [n], or [*lanes, n] of ``ndim`` dimensions; the first of a lane is its oldest.
-        max_size: the number of steps; other numbers are refused.
+        max_size: the number of steps; any other number is an error.
         device: moves the tensors there, which makes a copy; by default they stay where they are.
         ndim: dimensions of the steps. Of more than one, tensors that are not contiguous are copied.
 

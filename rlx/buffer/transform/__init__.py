@@ -1,4 +1,4 @@
-"""Transforms of batches: any callable from TensorDict to TensorDict, and those that need the steps around a step.
+"""Transforms of batches: callables from TensorDict to TensorDict, and transforms that need neighbouring steps.
 
 ``compose.Compose`` applies several; ``batches`` has those that only batches have. Those that datasets have too are in
 ``rlx.transform``, with the protocols of both kinds.

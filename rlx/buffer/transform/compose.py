@@ -1,4 +1,4 @@
-"""Transforms of a buffer in a row, each of which can read the steps around those of a batch.
+"""Composition of buffer transforms, each of which can read the neighbours of a batch's steps.
 
 A row of transforms is a stack of readers. The lowest reads the storage; each transform reads from the one below and
 changes the result. So a transform that needs the steps before or after a row sees the output of the transforms below
@@ -37,7 +37,7 @@ class _Reader:
 
 
 class StoredSteps(_Reader):
-    """The lowest reader. It remembers the first rows that were read whole, and reads none of them twice."""
+    """Reader of the storage, which caches the first rows that were read with all keys."""
 
     def __init__(self, storage: Storage, index: Callable[[], TrajectoryIndex]) -> None:
         self._storage = storage
@@ -181,7 +181,7 @@ class Compose:
         return batch
 
     def inv(self, steps: TensorDictBase) -> TensorDictBase:
-        """Return steps as the buffer is to keep them."""
+        """Return steps in the form to be stored."""
         for transform in reversed(self.transforms):
             if hasattr(transform, "inv"):
                 steps = transform.inv(steps)
@@ -195,7 +195,7 @@ class Compose:
         """Add one before the index-th; return itself.
 
         Raises:
-            IndexError: there are fewer than that.
+            IndexError: the index is out of range.
             TransformError: a transform must not follow another one, such as ``FrameStack`` after ``NStep``.
         """
         count = len(self.transforms)

@@ -59,7 +59,7 @@ _UNKNOWN = (NameNotFound, NamespaceNotFound, VersionNotFound, UnregisteredEnv)
 
 
 def register(env_id: str) -> None:
-    """Tell gymnasium of Atari games, if the id is that of one."""
+    """Register Atari games with gymnasium if the id is one."""
     if not env_id.startswith(PREFIX):
         return
     if find_spec("ale_py") is None:

@@ -1,4 +1,4 @@
-"""Objects in the state of others that were made in the same way; see ``state_capture``.
+"""Restores the state of objects that were created in the same way; see ``state_capture``.
 
 The whole state is read, and checked by ``state_rules``, before any attribute of a live object changes.
 """
@@ -35,7 +35,7 @@ _NONE = type(None)
 
 
 def restore(root: T, state: Mapping[str, Any], classes: tuple[type, ...] = ()) -> T:
-    """Give an object the state of another that was made in the same way, and return it; of a list, a new list.
+    """Restore the state of an object that was created in the same way, and return it; of a list, a new list.
 
     Nothing of the state is called, and no function or class gets to where the object does not have it already; see
     ``state_rules``. New objects are made of classes that the object has other objects of.

@@ -65,7 +65,7 @@ class WorkerPool(ABC, Generic[T]):
 
     @abstractmethod
     def _write_off(self, worker: int) -> str:
-        """Take back what was lost with a worker; return it in words for the warning."""
+        """Subtract the losses of a dead worker; return them in words for the warning."""
 
     @abstractmethod
     def _tasks_after_death(self, worker: int, unanswered: Sequence[T]) -> Sequence[T]:

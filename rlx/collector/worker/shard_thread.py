@@ -1,4 +1,4 @@
-"""Shards of blocks that come as they are made, each written in a thread while the next steps are taken."""
+"""Writer of shards in a thread, while the next steps are taken."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""A worker of a collection: steps its environments in a session, and writes episodes into shards of its own."""
+"""Worker of a collection: steps its environments, and writes episodes into its own shards."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Session:
         return self._episodes.running_steps
 
     def run(self, most_steps: int, *, is_last: bool) -> tuple[list[Ended], int]:
-        """Go on for a while: the episodes that ended, and how many steps were made.
+        """Step for one work unit; return the episodes that ended, and the number of steps.
 
         Args:
             most_steps: an upper limit, and at least the number of environments unless they are the last steps.

@@ -141,7 +141,7 @@ class StepWorker:
             torch.set_num_threads(config.threads)
 
     def __call__(self, message: Describe | ShareMemory | Detach | SaveState | LoadState | Collect) -> Any:
-        """Do what the message says."""
+        """Handle the message."""
         if isinstance(message, Describe):
             env = self._environment
             return Description(env.name, env.num_envs, env.is_batched, env.observation_space, env.action_space)

@@ -1,4 +1,4 @@
-"""Pickled dicts of numbers, texts and arrays, read without the pickle machine: nothing is imported or called.
+"""Pickled dicts of numbers, texts and arrays, parsed without unpickling: nothing is imported or called.
 
 Of the opcodes, only those that such dicts need are known. The functions that numpy puts into a pickle to build an array
 are recognised by name, and the array is built here, after its size was compared with its bytes.
@@ -28,7 +28,7 @@ class MalformedRecordError(ValueError):
 
 @dataclass(slots=True)
 class _Draft:
-    """What a function of numpy returns, once its state is known; None for arrays of anything but numbers."""
+    """Result of a numpy function in a pickle, once its state is known; None for arrays of non-numbers."""
 
     function: str
     value: Any = None

@@ -45,7 +45,7 @@ class ArrayRecordExporter:
     title = "ArrayRecord"
 
     def losses(self, experience: Experience) -> Sequence[str]:  # noqa: ARG002  (whatever it is)
-        """Return an empty list: nothing is lost."""
+        """Return an empty list: the format loses nothing."""
         return []
 
     def owns(self, path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""What the readers and writers of several formats share.
+"""Code shared by the readers and writers of several formats.
 
 A reader returns a ``source.Source``; ``exporter`` has the protocols of writers, of datasets and of batches.
 """

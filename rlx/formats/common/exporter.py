@@ -47,7 +47,7 @@ class DatasetExporter(Protocol):
         """The format in words, for messages: ``D4RL's HDF5``."""
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Return what the format cannot store, each in a few words that name it; known before writing.
+        """Return the data that the format cannot store, each in a few words; known before writing.
 
         Raises:
             ExportError: it cannot hold the experience at all; names the field and what the format expects of it.
@@ -109,7 +109,7 @@ def has_finals(experience: Experience) -> bool:
 
 
 def extra_fields(schema: Schema) -> list[str]:
-    """Return names of the fields beside observations, actions, reward and flags."""
+    """Return names of the fields other than observations, actions, reward and flags."""
     known = {"reward", "terminated", "truncated", *observation_fields(schema), *action_fields(schema)}
     return [name for name in schema if name not in known]
 
@@ -141,7 +141,7 @@ def only_action(schema: Schema, holds: str, *, discrete: bool = False, floats: b
 
 
 def check_names(title: str, schema: Schema) -> None:
-    """Raise ExportError where nothing is called ``observation``, or ``action``: some formats know no other names."""
+    """Raise ExportError if no field is named ``observation`` or ``action``, for formats that require them."""
     for kind, known, found in (
         ("observation", observation_fields(schema), schema.names(Role.OBSERVATION)),
         ("action", action_fields(schema), [name for name in schema if is_action(name)]),
@@ -154,7 +154,7 @@ def check_names(title: str, schema: Schema) -> None:
 
 
 def check_values(title: str, schema: Schema) -> None:
-    """Raise ExportError where a field has no value, as one of shape [0] has none: some formats cannot hold these."""
+    """Raise ExportError if a field has no values, as with shape [0], for formats that cannot hold it."""
     if empty := [name for name, field in schema.fields.items() if 0 in field.shape]:
         found = ", ".join(f"{name} {list(schema[name].shape)}" for name in empty)
         raise ExportError(

@@ -1,4 +1,4 @@
-"""Fields of a file: checks of their values, and the arrays beside those that the format names.
+"""Fields of a file: checks of their values, and arrays that the format does not name.
 
 No source drops a key in silence. An array with a row for every step becomes a field; anything else is noted with the
 reason under ``not_taken``, and ``rlx convert`` prints the note before it reads.
@@ -181,7 +181,7 @@ def not_taken_note(reasons: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 
 def not_taken(notes: Mapping[str, Any]) -> dict[str, str]:
-    """Return what notes, of a source or of a dataset, say is not taken: reason by key.
+    """Return the entries that the notes of a source or a dataset list as not read: reason by key.
 
     Example:
         >>> not_taken(not_taken_note({"author": NOT_OF_STEPS})), not_taken({})
@@ -192,7 +192,7 @@ def not_taken(notes: Mapping[str, Any]) -> dict[str, str]:
 
 
 def can_be_noted(said: Any) -> bool:
-    """Return whether a manifest can keep what a file says of a whole dataset: short JSON of finite numbers.
+    """Return whether a manifest can keep a file's metadata of the dataset: short JSON of finite numbers.
 
     Example:
         >>> can_be_noted({"author": "Ada"}), can_be_noted([float("nan")]), can_be_noted("x" * 10_000)

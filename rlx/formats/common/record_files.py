@@ -141,7 +141,7 @@ def array_record() -> Any:
 
 
 def is_array_record(path: Path) -> bool:
-    """Return whether a path is that of a file that begins like ArrayRecord, whole or damaged."""
+    """Return whether a path is a file that begins like ArrayRecord, complete or damaged."""
     return begins_with(path, _SIGNATURE)
 
 

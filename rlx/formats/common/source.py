@@ -1,4 +1,4 @@
-"""The seam between other projects' files and rlx: what a source says of itself, and how it is read.
+"""The protocol of other projects' files: how a source describes itself, and how it is read.
 
 Whatever reads a file of any format raises SourceNotFoundError if it is missing, FileAccessError if it cannot be read,
 and CorruptShardError, which names it, if a part is missing, damaged, of another type or length than it should be, or

@@ -29,7 +29,7 @@ _OF_EPISODE = re.compile(r"(?:observations|actions|rewards|terminated)_(\d{1,9})
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a file has what a dump of d3rlpy's version 2 begins with, or of its first version's flags."""
+    """Return whether a file begins like a dump of d3rlpy's version 2, or has its first version's flags."""
     return hdf5_file.holds(path, KEYS) or hdf5_file.holds(path, (*d4rl.KEYS, d4rl.EPISODE_ENDS))
 
 

@@ -179,7 +179,7 @@ class Plan:
         return [Span(*row) for row in self.table[low:high].tolist()]
 
     def nothing_new(self, position: int) -> dict[str, int]:
-        """Return slots of a file that hold nothing new, by reason."""
+        """Return the number of slots of a file without new rows, by reason."""
         written = int(min(self.add_counts[position], self.capacity))
         new = int(self.add_counts[position] - self.new_from[position])
         return {"uninitialised": self.capacity - written, "stale": written - new}

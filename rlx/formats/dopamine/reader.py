@@ -1,5 +1,4 @@
-"""The DQN Replay Dataset and whatever else Dopamine's logged replay buffer wrote:
-``<Game>/<run>/replay_logs/``.
+"""The DQN Replay Dataset and other logs of Dopamine's replay buffer: ``<Game>/<run>/replay_logs/``.
 
 A shard holds the episodes that start in the file of its number, and reads on into the next files for the rest
 of the last of them. So no trajectory crosses a shard, and every shard is a function of the files alone.

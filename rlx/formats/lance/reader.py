@@ -125,7 +125,7 @@ def _file(path: Path) -> Iterator[LanceFile]:
 
 @contextmanager
 def _translated(path: Path) -> Iterator[None]:
-    """Make what Lance raises an error that names the dataset; panics of its Rust are no Exception."""
+    """Translate errors of Lance, also panics of its Rust code, to errors that name the dataset."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit, GeneratorExit):

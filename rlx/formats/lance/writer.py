@@ -28,7 +28,7 @@ class LanceExporter:
     title = "Lance"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Return an empty list: nothing is lost."""
+        """Return an empty list: the format loses nothing."""
         check_values(self.title, experience.schema)
         if dotted := [name for name in experience.schema if "." in name]:
             raise ExportError(

@@ -209,7 +209,7 @@ def _noted_name(noted: Noted, name: str) -> str | None:
 
 
 def is_noted(noted: Noted, name: str) -> bool:
-    """Return whether rlx said that there is a field of this name."""
+    """Return whether rlx's note lists a field of this name."""
     try:
         return name in noted["schema"]
     except (TypeError, KeyError):

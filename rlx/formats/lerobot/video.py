@@ -227,7 +227,7 @@ class Video:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Make what PyAV raises where a file is damaged an error that names it."""
+        """Translate PyAV's errors about damaged files to errors that name the file."""
         try:
             yield
         except SourceError:

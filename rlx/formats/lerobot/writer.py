@@ -103,7 +103,7 @@ class LeRobotExporter:
 
 
 def _fps(noted: Any) -> float | None:
-    """Return how many steps a second there are, where LeRobot said so of the data."""
+    """Return the steps per second, if LeRobot recorded them."""
     fps = noted.get("fps") if isinstance(noted, dict) else None
     return fps if isinstance(fps, int | float) and fps > 0 else None
 

@@ -32,7 +32,7 @@ class ParquetDatasetExporter:
     title = "Parquet"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Return an empty list: nothing is lost."""
+        """Return an empty list: the format loses nothing."""
         check_values(self.title, experience.schema)
         return []
 

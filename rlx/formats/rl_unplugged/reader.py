@@ -91,7 +91,7 @@ class RLUnplugged:
 
     @property
     def notes(self) -> Mapping[str, Any]:
-        """That rewards are clipped, what truncated means here, whom to cite, and features that others have added."""
+        """Clipped rewards, the meaning of truncated, the papers to cite, and additional features."""
         notes = NOTES if self.ordered else {**NOTES, **_UNORDERED_NOTE}
         if not self.present:
             return notes
@@ -141,7 +141,7 @@ class RLUnplugged:
 
 @dataclass(frozen=True, slots=True)
 class RLUnpluggedLayout:
-    """How RL Unplugged names the files of one run: by a table, so that nothing need be read beforehand.
+    """RL Unplugged's names of the files of one run, from a table, so that planning reads no file.
 
     Args:
         game: one of ``GAMES``.

@@ -68,7 +68,7 @@ class RLDSExporter:
         return (path / INFO).is_file() and (path / FEATURES).is_file()
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
-        """Write the directory, what says which files there are last."""
+        """Write the directory; the list of its files comes last."""
         path.mkdir()
         features = features_of(experience.schema)
         name = _NO_WORD.sub("_", f"rlx_{experience.id.lower()}").strip("_")

@@ -118,7 +118,7 @@ class RowEpisode:
 
 
 def without_outcome(episodes: Iterable[RowEpisode]) -> dict[str, int]:
-    """Return the note that says how many rows give no step; none where all do.
+    """Return the note with the number of rows that give no step; none if all do.
 
     Example:
         >>> cut = RowEpisode(0, 100, terminated=False, truncated=True, final_recorded=False)
@@ -207,7 +207,7 @@ class EpisodeTable(Sequence[RowEpisode]):
 
 
 class RowStream:
-    """Reader of rows in order: none may come before those of the last call.
+    """Reader of rows in ascending order, also across calls.
 
     Args:
         batches: columns of as many rows each.
@@ -225,7 +225,7 @@ class RowStream:
         return self._stop - self._start
 
     def skip_to(self, row: int) -> None:
-        """Forget the rows before one, those that have not come yet too."""
+        """Skip the rows before one, also those not read yet."""
         self._forget(row)
         while self._stop <= row and (batch := next(self._batches, None)) is not None:
             self._take(batch)
