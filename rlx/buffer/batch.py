@@ -14,7 +14,7 @@ from tensordict.utils import expand_as_right
 from rlx.buffer.index.continuity import Links
 from rlx.buffer.index.trajectory_index import RingTrajectoryIndex
 from rlx.buffer.protocol import Rows, Storage
-from rlx.buffer.storage.step_schema import as_path, leaves, leaves_of, text_leaves
+from rlx.buffer.storage.step_schema import as_path, leaves, leaves_of, signed, text_leaves
 from rlx.errors import SchemaMismatchError
 from rlx.store.dataset import normalize
 from rlx.store.ted import to_leaf, to_rows
@@ -299,7 +299,7 @@ def _padded(flat: TensorDictBase, lengths: NDArray[np.int64], group: tuple[str, 
 
 def _pad(leaf: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     padded = leaf.new_zeros((*mask.shape, *leaf.shape[1:]))
-    padded[mask.to(leaf.device)] = leaf
+    signed(padded)[mask.to(leaf.device)] = signed(leaf)
     return padded
 
 

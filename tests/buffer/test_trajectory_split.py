@@ -92,7 +92,10 @@ def test_sources_that_use_the_same_ids_are_told_apart(seed: int, pieces: int, ro
 def test_texts_are_padded_with_empty_ones() -> None:
     steps = steps_of([[0, 0, 1]]).reshape(-1)
     steps["task"] = ["a", "b", "c"]
-    assert [list(row) for row in split_trajectories(steps)["task"]] == [["a", "b"], ["c", ""]]
+    steps["depth"] = torch.tensor([1, 60_000, 3], dtype=torch.uint16)  # which torch cannot write at rows
+    split = split_trajectories(steps)
+    assert [list(row) for row in split["task"]] == [["a", "b"], ["c", ""]]
+    assert split["depth"].tolist() == [[1, 60_000], [3, 0]]
 
 
 def test_without_ids_done_cuts() -> None:

@@ -227,9 +227,11 @@ class StorageContract(ABC):
         written["wide"] = number[:, None].to(torch.complex64).expand(9, 200).clone()
         written["flag"] = number % 2 == 0
         written["empty"] = torch.zeros(9, 0)
+        written["depth"] = number.to(torch.uint16)
         written["next", "info", "lives"] = number.to(torch.int8)
         written["next", "info", "deep", "er"] = number.to(torch.uint8)[:, None]
         storage.append(written)
+        storage.update(storage.row_at(np.arange(2)), written[3:5])
         found = storage.get(storage.row_at(np.arange(6)))
         keys = set(written.keys(include_nested=True, leaves_only=True))
         assert set(found.keys(include_nested=True, leaves_only=True)) == keys

@@ -71,6 +71,14 @@ def _collected(steps: TensorDictBase, parents: Path = ()) -> Iterator[tuple[Path
             yield from _collected(value, (*parents, name))
 
 
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+def signed(leaf: torch.Tensor) -> torch.Tensor:
+    """Return a tensor; unsigned integers that torch cannot read or write by rows as signed ones, in place."""
+    return leaf.view(_SIGNED[leaf.dtype]) if leaf.dtype in _SIGNED else leaf
+
+
 def schema_of(leaves: Leaves, dims: int) -> StepSchema:
     """Return dtype and shape of one step's leaves, of steps with ``dims`` leading dimensions."""
     if not leaves:

@@ -15,7 +15,7 @@ from tensordict import TensorDict, TensorDictBase
 from rlx.buffer.index.continuity import Leaves, Path
 from rlx.buffer.protocol import Rows
 from rlx.buffer.storage.ring import RingStorage
-from rlx.buffer.storage.step_schema import leaves_of, schema_of, text_leaves
+from rlx.buffer.storage.step_schema import leaves_of, schema_of, signed, text_leaves
 from rlx.errors import DatasetExistsError, DiskFullError, SchemaMismatchError
 
 
@@ -51,7 +51,7 @@ class LazyTensorStorage(RingStorage):
     def _write(self, rows: Rows, leaves: Leaves) -> None:
         at = torch.from_numpy(rows).to(self.device)
         for path, leaf in leaves.items():
-            self._tensors[path].index_copy_(0, at, leaf.to(self.device))
+            signed(self._tensors[path]).index_copy_(0, at, signed(leaf.to(self.device)))
 
     def _append(self, rows: Rows, leaves: Leaves) -> None:
         lanes, size, count = self._ring.lanes, self._ring.size, rows.shape[1]
@@ -73,7 +73,8 @@ class LazyTensorStorage(RingStorage):
 
     def _read(self, rows: Rows, paths: Sequence[Path]) -> Leaves:
         at = torch.from_numpy(rows).to(self.device)
-        return {path: self._tensors[path].index_select(0, at) for path in paths}
+        found = {path: self._tensors[path] for path in paths}
+        return {path: signed(leaf).index_select(0, at).view(leaf.dtype) for path, leaf in found.items()}
 
 
 class LazyMemmapStorage(LazyTensorStorage):

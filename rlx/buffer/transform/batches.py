@@ -11,6 +11,7 @@ import torch
 from tensordict import NestedKey, TensorDictBase
 
 from rlx.buffer.protocol import Keys, Rows
+from rlx.buffer.storage.step_schema import signed
 from rlx.buffer.transform.compose import StoredSteps, pick
 from rlx.errors import TransformError
 from rlx.transform.protocol import Pointwise, Reader, path, wanted
@@ -79,7 +80,7 @@ class FrameStack:
         for key in mine:
             stack = self._stack(batch.get(key), frames.get(key), position.reshape(before.shape))
             if self.padding == "zeros":
-                stack[torch.from_numpy(missing)] = 0
+                signed(stack)[torch.from_numpy(missing)] = 0
             after = ("next", *path(key))
             if (then := batch.get(after, None)) is not None:
                 batch.set(after, torch.cat([stack[:, 1:], then[:, None]], 1))

@@ -16,6 +16,7 @@ import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, is_leaf_nontensor
 
 from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex
+from rlx.buffer.storage.step_schema import signed
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.transform.protocol import Neighbours, NeighbourTransform, Pointwise, Reader
 
@@ -93,7 +94,7 @@ class StoredSteps(_Reader):
 def pick(leaf: torch.Tensor, places: Rows) -> torch.Tensor:
     """Return [n, ...] these of a tensor's rows."""
     # Several times as fast as indexing, where rows are images.
-    return leaf.index_select(0, torch.from_numpy(places).to(leaf.device))
+    return signed(leaf).index_select(0, torch.from_numpy(places).to(leaf.device)).view(leaf.dtype)
 
 
 def pick_steps(steps: TensorDictBase, places: Rows) -> TensorDictBase:
@@ -302,5 +303,5 @@ def _around(transforms: Any, batch: TensorDictBase) -> TensorDictBase:
 
 def _padded(leaf: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     padded = leaf.new_zeros((*mask.shape, *leaf.shape[1:]))
-    padded[mask] = leaf
+    signed(padded)[mask] = signed(leaf)
     return padded
