@@ -47,8 +47,7 @@ class HubAddress:
             HubAddress(repo='me/pong', revision='v1.0', path='run/5')
             >>> HubAddress.parse("hf://me/pong")
             Traceback (most recent call last):
-            rlx.errors.SourceError: hf://me/pong is not a dataset of the hub: expected
-            hf://datasets/ORG/NAME[@REV][/PATH]
+            rlx.errors.SourceError: hf://me/pong is not a dataset of the hub: expected hf://datasets/ORG/NAME[@REV][/PATH]
         """
         found = _ADDRESS.fullmatch(url)
         if found is None:
