@@ -96,7 +96,7 @@ def test_help_shows_every_class_and_function(package: str) -> None:
 
 def test_help_of_a_function() -> None:
     text = pydoc.plain(pydoc.render_doc(rlx.open))
-    assert "open(path: " in text
+    assert "open(path: " in " ".join(text.split()).replace("( ", "(")
     assert "DatasetNotFoundError: path has no dataset." in text
 
 

@@ -136,10 +136,7 @@ def pyarrow() -> tuple[ModuleType, ModuleType]:
 
 
 def from_rows(rows: NDArray[Any]) -> Any:
-    """Return rows [n, ...] as an Arrow array of n entries; objects are texts, in lists of no fixed size.
-
-    Lance writes no lists of fixed size of texts.
-    """
+    """Return rows [n, ...] as an Arrow array of n entries; objects are texts."""
     arrow, _ = pyarrow()
     # Texts from a list: Arrow takes an array without any for one of nulls.
     array = (
@@ -148,10 +145,7 @@ def from_rows(rows: NDArray[Any]) -> Any:
         else arrow.array(rows.reshape(-1))
     )
     for size in reversed(rows.shape[1:]):
-        if rows.dtype == object:
-            array = arrow.ListArray.from_arrays(np.arange(len(array) // size + 1, dtype=np.int32) * size, array)
-        else:
-            array = arrow.FixedSizeListArray.from_arrays(array, size)
+        array = arrow.FixedSizeListArray.from_arrays(array, size)
     return array
 
 
@@ -160,7 +154,7 @@ def arrow_type(dtype: str, shape: tuple[int, ...]) -> Any:
     arrow, _ = pyarrow()
     kind = arrow.string() if dtype == TEXT else arrow.from_numpy_dtype(np.dtype(dtype))
     for size in reversed(shape):
-        kind = arrow.list_(kind) if dtype == TEXT else arrow.list_(kind, size)
+        kind = arrow.list_(kind, size)
     return kind
 
 

@@ -177,8 +177,8 @@ def float32(rows: NDArray[Any], title: str, name: str) -> NDArray[np.float32]:
     """
     with np.errstate(over="ignore"):
         rounded = rows.astype(np.float32)
-    if not np.isfinite(rounded).all():
-        worst = rows[~np.isfinite(rounded)][0]
+    if (beyond := np.isinf(rounded) & np.isfinite(rows)).any():
+        worst = rows[beyond][0]
         raise ExportError(f"{title} holds {name} as float32, found {worst}", hint="`to` minari holds float64")
     return rounded
 

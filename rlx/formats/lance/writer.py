@@ -10,7 +10,7 @@ from typing import Any
 from rlx.errors import ExportError
 from rlx.formats.common.exporter import Experience, check_values
 from rlx.formats.common.provenance import save_provenance
-from rlx.formats.common.rows.ted_fields import step_batches
+from rlx.formats.common.rows.ted_fields import step_batches, ted_paths
 from rlx.formats.lance import DATA, VERSIONS, lance
 from rlx.progress import Progress
 from rlx.store.foreign_types import pyarrow
@@ -67,6 +67,7 @@ class _Steps:
         self.failure: BaseException | None = None
         self._experience = experience
         self._progress = progress
+        self._schema: Any = None
 
     def reader(self) -> Any:
         arrow, _ = pyarrow()
@@ -77,11 +78,26 @@ class _Steps:
     def _batches(self) -> Iterator[Any]:
         try:
             for batch, piece in step_batches(self._experience):
-                yield batch
+                yield batch.cast(self._schema_of(batch))
                 self._progress.advance("steps", piece.steps)
         except BaseException as exc:
             self.failure = exc
             raise
+
+    def _schema_of(self, batch: Any) -> Any:
+        """Return a batch's schema with lists of any size for texts in rows: Lance writes none of fixed size."""
+        arrow, _ = pyarrow()
+        if self._schema is None:
+            texts = {name: field.shape for name, field in self._experience.schema.fields.items() if field.is_text}
+            paths = ted_paths(self._experience.schema)
+            kinds = {}
+            for name, shape in texts.items():
+                kind = arrow.string()
+                for _ in shape:
+                    kind = arrow.list_(kind)
+                kinds |= {paths[name]: kind, f"next/{name}": kind}
+            self._schema = arrow.schema([field.with_type(kinds.get(field.name, field.type)) for field in batch.schema])
+        return self._schema
 
 
 DATASETS = LanceExporter()
