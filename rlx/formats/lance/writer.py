@@ -90,7 +90,7 @@ class _Steps:
         if self._schema is None:
             texts = {name: field.shape for name, field in self._experience.schema.fields.items() if field.is_text}
             paths = ted_paths(self._experience.schema)
-            kinds = {}
+            kinds: dict[str, Any] = {}
             for name, shape in texts.items():
                 kind = arrow.string()
                 for _ in shape:
