@@ -277,8 +277,8 @@ class Prefetcher:
                 ticket.is_stale = ticket.is_stale or bool(np.isin(ticket.draw.rows, rows).any())
 
     def pending(self) -> list[Draw]:
-        """Return the draws that were made and not taken yet, in order."""
-        return [ticket.draw for ticket in self._ahead]
+        """Return the draws that were made and not taken yet, in order; none that would be drawn again."""
+        return [ticket.draw for ticket in self._ahead if not (ticket.is_stale and ticket.draw.describes_steps)]
 
     def discard(self) -> None:
         """Take note, with the storage's lock held for writing, that all draws are void."""

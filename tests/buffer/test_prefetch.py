@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import pickle
 import threading
 from typing import Any
 
@@ -80,6 +81,25 @@ def test_slices_are_drawn_again_where_others_lie_now() -> None:
         for _ in range(2):
             producers.check_slices(made.sample(), 3)
     made.shutdown()
+
+
+@pytest.mark.parametrize("how", ["state", "pickle", "transform"])
+def test_draws_of_slices_that_were_overwritten_are_not_passed_on(how: str) -> None:
+    made = other = buffer(4, SliceSampler(slice_len=3, seed=3))
+    made.sample()
+    for batch in producers.asynchronous(9, 10):
+        made.extend(batch)
+    if how == "state":
+        other = ReplayBuffer(storage=LazyTensorStorage(64), sampler=SliceSampler(slice_len=3), batch_size=6)
+        other.load_state_dict(made.state_dict())
+    elif how == "pickle":
+        other = pickle.loads(pickle.dumps(made))
+    else:
+        other.append_transform(lambda batch: batch)
+    for _ in range(6):
+        producers.check_slices(other.sample(), 3)
+    made.shutdown()
+    other.shutdown()
 
 
 def test_after_emptying_nothing_old_comes() -> None:
