@@ -278,7 +278,8 @@ class Prefetcher:
 
     def pending(self) -> list[Draw]:
         """Return the draws that were made and not taken yet, in order; none that would be drawn again."""
-        return [ticket.draw for ticket in self._ahead if not (ticket.is_stale and ticket.draw.describes_steps)]
+        tickets = list(self._ahead)  # at once: another thread may take one
+        return [ticket.draw for ticket in tickets if not (ticket.is_stale and ticket.draw.describes_steps)]
 
     def discard(self) -> None:
         """Take note, with the storage's lock held for writing, that all draws are void."""

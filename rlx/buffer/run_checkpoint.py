@@ -198,11 +198,11 @@ class Checkpoint(Closing):
             )
         if lacking := set(self._buffers) - set(manifest["buffers"]):
             raise CorruptDatasetError(f"{self.path / _MANIFEST} lists no steps of {', '.join(sorted(lacking))}")
+        for name, rows in self._buffers.items():  # before the loaders, which count their steps
+            rows.load(decoded(state["parts"][name]), manifest["buffers"][name]["segments"])
         for name, (_, load) in self._parts.items():
             if name not in self._buffers:
                 load(decoded(state["parts"][name]))
-        for name, rows in self._buffers.items():
-            rows.load(decoded(state["parts"][name]), manifest["buffers"][name]["segments"])
         self.new_episodes = {
             name: reason
             for name, (read, _) in self._parts.items()

@@ -217,6 +217,27 @@ def test_a_save_writes_what_changed(tmp_path: Path) -> None:
         assert written() < 2.5 * first
 
 
+def test_a_loader_of_a_buffer_that_grows_continues(tmp_path: Path) -> None:
+    def parts() -> dict[str, Any]:
+        buffer = _BUFFERS["tensors"]()
+        buffer.extend(_steps(0, 8))
+        return {"loader": rlx.loader(buffer, 4), "buffer": buffer}
+
+    mine, others = parts(), parts()
+    assert len(list(mine["loader"])) == 2
+    mine["buffer"].extend(_steps(8, 20))
+    batches = iter(mine["loader"])
+    next(batches)
+    with rlx.Checkpoint(tmp_path / "run", **mine) as checkpoint:
+        checkpoint.save(1)
+    with rlx.Checkpoint(tmp_path / "run", **others) as checkpoint:
+        checkpoint.restore()
+    left = list(others["loader"])
+    assert len(left) == 6
+    for one, other in zip(batches, left, strict=True):
+        _same(one, other)
+
+
 def test_parts_and_values(tmp_path: Path) -> None:
     def parts() -> dict[str, Any]:
         torch.manual_seed(3)
