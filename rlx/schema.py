@@ -70,7 +70,7 @@ class Field:
     def __post_init__(self) -> None:
         if not self.is_text:
             self._check_dtype()
-        if len(self.shape) > _MAX_DIMENSIONS or any(not isinstance(n, int) or n < 0 for n in self.shape):
+        if len(self.shape) > _MAX_DIMENSIONS or any(type(n) is not int or n < 0 for n in self.shape):
             raise SchemaMismatchError(f"shape {self.shape!r}: expected at most {_MAX_DIMENSIONS} non-negative integers")
         if self.is_text and 0 in self.shape:
             raise SchemaMismatchError(f"shape {self.shape!r}: expected at least one text in a row")

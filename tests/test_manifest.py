@@ -196,7 +196,7 @@ def test_shards_come_and_go() -> None:
 
 
 NO_DTYPES = ["float128", "complex64", "object", "f4", ">i4", "datetime64", "nothing", "i,)", "|5"]
-NO_SHAPES: list[tuple[float, ...]] = [(-1,), (1.5,), (2**40, 2**40), (0, 2**62), (1,) * 40]
+NO_SHAPES: list[tuple[float, ...]] = [(True,), (-1,), (1.5,), (2**40, 2**40), (0, 2**62), (1,) * 40]
 
 
 @pytest.mark.parametrize(

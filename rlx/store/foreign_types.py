@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import string
 from collections.abc import Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -133,6 +135,12 @@ _NEED = "parquet needs pyarrow"
 def pyarrow() -> tuple[ModuleType, ModuleType]:
     """Return the packages ``pyarrow`` and ``pyarrow.parquet``."""
     return imported("pyarrow", _NEED, "parquet"), imported("pyarrow.parquet", _NEED, "parquet")
+
+
+def arrow_file(path: Path, mode: str = "rb") -> Any:
+    """Return an open file of Arrow; its own functions take only paths of UTF-8."""
+    arrow, _ = pyarrow()
+    return arrow.OSFile(os.fsencode(path), mode)
 
 
 def from_rows(rows: NDArray[Any]) -> Any:

@@ -10,6 +10,7 @@ comes back when rlx reads the export again::
         def expected(self, trajectory: Trajectory) -> Arrays | None: ...
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rlx.block import Block
-from rlx.errors import DatasetExistsError, DiskFullError, ExportError
+from rlx.errors import DatasetExistsError, DiskFullError, ExportError, FileAccessError
 from rlx.formats.registry import formats
 from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import ExportReport, SelectedShards, export
@@ -167,6 +168,8 @@ class DatasetExporterContract:
     always: ClassVar[list[str]] = []
     # Whether it has a place for any field, of text too.
     rich: ClassVar[bool] = False
+    # Whether the other project's library takes only paths of UTF-8.
+    only_utf_8: ClassVar[bool] = False
 
     def expected(self, trajectory: Trajectory, sample: str) -> Arrays | None:  # noqa: ARG002
         """What comes back of a trajectory, whose last step is done then; none if it is nothing."""
@@ -290,6 +293,17 @@ class DatasetExporterContract:
             elif name not in said and "final observation" not in said:
                 for trajectory, was in zip(found, before, strict=True):
                     np.testing.assert_array_equal(trajectory[name], was[name], err_msg=name)
+
+    def test_a_path_that_is_not_utf_8(self, tmp_path: Path) -> None:
+        dataset = whole_dataset(tmp_path / "data", self.held()[0])
+        path = tmp_path / os.fsdecode(b"n\xff") / self.name
+        if self.only_utf_8:
+            with pytest.raises(FileAccessError, match="not UTF-8"):
+                self.export(dataset.path, path)
+            return
+        self.export(dataset.path, path)
+        source = open_source(path, None)[0]
+        assert sum(one.steps for shard in source.shards() for one in read(source, shard)) > 0
 
     def test_the_same_dataset_gives_the_same_bytes(self, tmp_path: Path, path: Path) -> None:
         dataset = whole_dataset(tmp_path / "data", self.held()[0])

@@ -89,7 +89,7 @@ def _files(experience: Experience) -> Iterator[Iterator[Piece]]:
 def _created(path: Path) -> Iterator[Any]:
     """Create a file, closed with the context; failures to write are errors of the operating system."""
     try:
-        writer = array_record().ArrayRecordWriter(str(path), _OPTIONS)
+        writer = array_record().ArrayRecordWriter(os.fsencode(path), _OPTIONS)
         try:
             yield writer
         finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.files.disk import check_readable
 from rlx.formats.common.source import begins_with
-from rlx.store.foreign_types import pyarrow
+from rlx.store.foreign_types import arrow_file, pyarrow
 
 _BUFFER_BYTES = 2**18
 _MAGIC = b"PAR1"
@@ -93,16 +93,14 @@ def opened(path: Path) -> Iterator[ParquetFile]:
     """Yield the open file."""
     check_readable(path)
     _, parquet = pyarrow()
-    with translated(path):
-        texts = _text_columns(parquet.read_metadata(path).schema)
-        # Else pyarrow reads ahead all requested row groups and keeps them, and a long text once for every row.
-        file = parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False, read_dictionary=texts)
-    try:
+    with ExitStack() as stack:
         with translated(path):
-            found = ParquetFile(path, file)
+            raw = stack.enter_context(arrow_file(path))
+            texts = _text_columns(parquet.read_metadata(raw).schema)
+            # Else pyarrow reads ahead all requested row groups and keeps them, and a long text once for every row.
+            file = parquet.ParquetFile(raw, buffer_size=_BUFFER_BYTES, pre_buffer=False, read_dictionary=texts)
+            found = ParquetFile(path, stack.enter_context(file))
         yield found
-    finally:
-        file.close()
 
 
 def _text_columns(schema: Any) -> list[str]:

@@ -10,6 +10,7 @@ ArrayRecord is a file of Riegeli: chunks, interrupted by a header of 24 bytes at
 from __future__ import annotations
 
 import gzip
+import os
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -167,7 +168,7 @@ def opened(path: Path) -> Iterator[RecordFile]:
     module = array_record()
     _check_claims(path)
     with _translated(path):
-        reader = module.ArrayRecordReader(str(path), _OPTIONS)
+        reader = module.ArrayRecordReader(os.fsencode(path), _OPTIONS)
         if not reader.num_records():
             reader.close()  # raises what is wrong with the index of its records
             raise CorruptShardError(f"{path} has no record")

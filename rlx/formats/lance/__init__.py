@@ -3,9 +3,10 @@
 ``reader.open_lance`` opens one; ``writer.LanceExporter`` writes one.
 """
 
+from pathlib import Path
 from typing import Any
 
-from rlx.errors import imported
+from rlx.errors import FileAccessError, imported
 from rlx.formats.registry import COLUMN_OPTIONS, Format
 
 VERSIONS, DATA = "_versions", "data"
@@ -18,6 +19,15 @@ LAYOUT = (
 def lance() -> Any:
     """Return the package ``lance``, an extra."""
     return imported("lance", "lance needs pylance", "lance")
+
+
+def checked(path: Path) -> str:
+    """Return a path as Lance takes it; raises FileAccessError if it is not UTF-8."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as exc:
+        raise FileAccessError(f"{path}: its name is not UTF-8, which Lance needs", hint="rename it") from exc
+    return str(path)
 
 
 FORMAT = Format("lance", __name__, reads="dataset", options=COLUMN_OPTIONS, writes=("datasets",))

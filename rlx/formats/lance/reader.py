@@ -13,7 +13,7 @@ from rlx.files.location import checked_name
 from rlx.formats.common.fields import expecting
 from rlx.formats.common.provenance import read_notes_beside
 from rlx.formats.common.rows.table import COLUMN_PATHS, ArrowTable, Table, TablePlace, TableRun, open_table
-from rlx.formats.lance import DATA, LAYOUT, VERSIONS, lance
+from rlx.formats.lance import DATA, LAYOUT, VERSIONS, checked, lance
 
 # Starts of the metadata of columns, of a table of them and of one of buffers; lengths of the tables; version.
 _FOOTER = struct.Struct("<QQQIIHH4s")
@@ -118,8 +118,9 @@ def _file(path: Path) -> Iterator[LanceFile]:
         raise SourceNotFoundError(f"{path / VERSIONS} has no *.manifest")
     for file_of_dataset in path.glob("_*/*"):  # manifests, transactions, deletions
         check_readable(file_of_dataset)
+    name = checked(path)
     with _translated(path):
-        file = LanceFile(path, module.dataset(str(path)))
+        file = LanceFile(path, module.dataset(name))
     yield file
 
 

@@ -11,7 +11,7 @@ from rlx.errors import ExportError
 from rlx.formats.common.exporter import Experience, check_values
 from rlx.formats.common.provenance import save_provenance
 from rlx.formats.common.rows.ted_fields import step_batches, ted_paths
-from rlx.formats.lance import DATA, VERSIONS, lance
+from rlx.formats.lance import DATA, VERSIONS, checked, lance
 from rlx.progress import Progress
 from rlx.store.foreign_types import pyarrow
 
@@ -41,8 +41,9 @@ class LanceExporter:
         """Return whether a directory is a Lance dataset."""
         return (path / VERSIONS).is_dir() and (path / DATA).is_dir()
 
-    def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
+    def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:
         """Write the directory."""
+        checked(destination)
         module, steps = lance(), _Steps(experience, progress)
         reader = steps.reader()
         try:

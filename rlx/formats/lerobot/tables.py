@@ -1,6 +1,7 @@
 """The Parquet tables that the writer fills: steps, episodes with their statistics, final observations."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from rlx.formats.lerobot.layout import (
     Feature,
 )
 from rlx.formats.lerobot.statistics import QUANTILES, PictureStatistics, VectorStatistics
-from rlx.store.foreign_types import pyarrow
+from rlx.store.foreign_types import arrow_file, pyarrow
 
 _NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)
 _BUFFERED_EPISODES = 100
@@ -87,12 +88,12 @@ class NumberedFiles:
             self._chunks += len(self._schema.names)
 
     def _open(self) -> None:
-        arrow, parquet = pyarrow()
+        _, parquet = pyarrow()
         self._number, self._chunks = self._number + 1, 0
         chunk, file = self.place
         path = self._directory / (self._template.format(chunk_index=chunk, file_index=file) + ".parquet")
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._raw = arrow.OSFile(str(path), "wb")
+        self._raw = arrow_file(path, "wb")
         self._writer = parquet.ParquetWriter(self._raw, self._schema, compression="snappy", use_dictionary=True)
 
     def _close(self) -> None:
@@ -203,18 +204,16 @@ class FinalObservations:
         self._numbers: list[tuple[int, int, bool]] = []
         self._rows: dict[str, list[NDArray[np.generic]]] = {name: [] for name in features}
         self._bytes = 0
+        self._open = ExitStack()
         self._writer: Any = None
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, *_: object) -> None:
-        try:
+        with self._open:
             if kind is None:
                 self._flush()
-        finally:
-            if self._writer is not None:
-                self._writer.close()
 
     def add(self, piece: Piece, *, is_cut: bool) -> None:
         """Take the last piece of an episode, and whether its recording was cut."""
@@ -237,5 +236,7 @@ class FinalObservations:
             rows.clear()
         self._numbers, self._bytes = [], 0
         table = arrow.table(columns)
-        self._writer = self._writer or parquet.ParquetWriter(self._path, table.schema, compression="snappy")
+        if self._writer is None:
+            file = self._open.enter_context(arrow_file(self._path, "wb"))
+            self._writer = self._open.enter_context(parquet.ParquetWriter(file, table.schema, compression="snappy"))
         self._writer.write_table(table, row_group_size=len(table))

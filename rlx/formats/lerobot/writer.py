@@ -37,7 +37,7 @@ from rlx.formats.lerobot.layout import (
 from rlx.formats.lerobot.tables import Episodes, FinalObservations, NumberedFiles
 from rlx.progress import Progress
 from rlx.schema import Field, Role
-from rlx.store.foreign_types import pyarrow
+from rlx.store.foreign_types import arrow_file, pyarrow
 
 VERSION = "v3.0"
 # Nothing says how fast the steps followed each other, and LeRobot cannot do without.
@@ -190,7 +190,10 @@ def _save_tasks(path: Path, tasks: Sequence[str]) -> None:
     }
     numbers = arrow.array(range(len(tasks)), arrow.int64())
     table = arrow.table({TASK_INDEX: numbers, "task": arrow.array(tasks, arrow.string())})
-    parquet.write_table(table.replace_schema_metadata({"pandas": json.dumps(described)}), path, compression="snappy")
+    with arrow_file(path, "wb") as file:
+        parquet.write_table(
+            table.replace_schema_metadata({"pandas": json.dumps(described)}), file, compression="snappy"
+        )
 
 
 def _save(path: Path, content: Any) -> None:

@@ -6,6 +6,7 @@ Dict and Tuple spaces are structs, arrays are lists of their flattened numbers, 
 from __future__ import annotations
 
 import math
+import os
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -56,7 +57,7 @@ def opened(path: Path, storage: str) -> Iterator[EpisodeFile]:
         return
     with ExitStack() as stack:
         with parquet_file.translated(path):
-            reader = stack.enter_context(arrow.ipc.open_file(stack.enter_context(arrow.memory_map(str(path)))))
+            reader = stack.enter_context(arrow.ipc.open_file(stack.enter_context(arrow.memory_map(os.fsencode(path)))))
             rows = sum(_batch(path, reader, number).num_rows for number in range(reader.num_record_batches))
         yield EpisodeFile(rows, lambda size: _ipc_batches(path, reader, size))
 

@@ -12,7 +12,7 @@ from rlx.formats.common.provenance import KEY, provenance
 from rlx.formats.common.rows.ted_fields import step_batches
 from rlx.progress import Progress
 from rlx.schema import Role, Schema
-from rlx.store.foreign_types import pyarrow
+from rlx.store.foreign_types import arrow_file, pyarrow
 
 _GROUP_ROWS = 1000  # of datasets' own files of pictures, 100; the hub's viewer reads a group at once
 _GROUP_BYTES = 2**24
@@ -42,7 +42,7 @@ class HfParquetExporter:
         pictures = _pictures(experience.schema)
         note = json.dumps(provenance(experience, self.losses(experience)), sort_keys=True)
         writer, held = None, list[Any]()
-        with arrow.OSFile(str(path), "wb") as file:
+        with arrow_file(path, "wb") as file:
             try:
                 for batch, piece in step_batches(experience, pictures):
                     if writer is None:

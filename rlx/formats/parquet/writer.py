@@ -13,7 +13,7 @@ from rlx.formats.common.parquet_file import is_parquet
 from rlx.formats.common.provenance import KEY, provenance
 from rlx.formats.common.rows.ted_fields import LOCATIONS, step_batches, ted_paths
 from rlx.progress import Progress
-from rlx.store.foreign_types import from_rows, pyarrow
+from rlx.store.foreign_types import arrow_file, from_rows, pyarrow
 
 # A trajectory that is longer gets several row groups, so that memory does not depend on its length. Short ones share
 # one: for every row group there are kilobytes in memory until the file is closed.
@@ -47,7 +47,7 @@ class ParquetDatasetExporter:
         small = [name for name, field in experience.schema.fields.items() if field.row_bytes <= _MAX_INDEXED_ROW_BYTES]
         indexed = [*LOCATIONS, *(ted_paths(experience.schema)[name] for name in small)]
         writer = None
-        with arrow.OSFile(str(path), "wb") as file:
+        with arrow_file(path, "wb") as file:
             try:
                 for table in _groups(arrow, experience):
                     described = table.schema.with_metadata({KEY: said})

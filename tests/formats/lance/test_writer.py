@@ -14,6 +14,7 @@ class TestLance(DatasetExporterContract):
     format = "lance"
     name = "out.lance"
     rich = True
+    only_utf_8 = True
 
     def content(self, path: Path) -> Any:
         """The rows: Lance names its files at random, and dates its versions."""
