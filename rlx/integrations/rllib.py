@@ -5,6 +5,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from numpy.typing import NDArray
 from tensordict import NestedKey
 
 from rlx.errors import DatasetExistsError, SchemaMismatchError
@@ -68,7 +69,7 @@ def write_parquet(dataset: Dataset | str | os.PathLike[str], path: str | os.Path
 
 def _table(arrow: ModuleType, source: Dataset, start: int) -> Any:
     steps = source[start : start + _PIECE_STEPS]
-    columns = {name: steps[key].numpy() for name, key in _COLUMNS.items()}
+    columns: dict[str, NDArray[Any]] = {name: steps.get(key).numpy() for name, key in _COLUMNS.items()}
     for name in ("rewards", "terminateds", "truncateds", "eps_id"):
         columns[name] = columns[name].reshape(len(steps))
     columns["eps_id"] = columns["eps_id"].astype(str).astype(object)
