@@ -11,7 +11,7 @@ from tensordict import NestedKey
 from rlx.errors import DatasetExistsError, SchemaMismatchError
 from rlx.files.atomic import whole
 from rlx.store.dataset import Dataset
-from rlx.store.foreign_types import from_rows, pyarrow
+from rlx.store.foreign_types import arrow_file, from_rows, pyarrow
 
 _PIECE_STEPS = 1000
 # Names of ray.rllib.core.columns.Columns.
@@ -59,7 +59,7 @@ def write_parquet(dataset: Dataset | str | os.PathLike[str], path: str | os.Path
 
     check()
     arrow, parquet = pyarrow()
-    with whole(target, check) as partial, arrow.OSFile(os.fspath(partial), "wb") as file:
+    with whole(target, check) as partial, arrow_file(partial, "wb") as file:
         first = _table(arrow, source, 0)
         with parquet.ParquetWriter(file, first.schema, compression="zstd") as writer:
             writer.write_table(first)
