@@ -188,7 +188,7 @@ class DiskCache:
 
 
 def _now() -> int:
-    return int(time.time()) // 60
+    return max(int(time.time()) // 60, 0)  # a clock before 1970 too
 
 
 def _number(version: str | None) -> int:
