@@ -68,7 +68,9 @@ def loader(buffers: list[Any], count: int | None, method: str = "fork", **option
 def steps(count: int = STEPS) -> TensorDict:
     done = torch.arange(1, count + 1) % 8 == 0
     frames = (torch.arange(count) % 7).to(torch.uint8)[:, None].expand(count, 1100)
-    return TensorDict({"action": torch.arange(count), "frames": frames, "next": {"done": done[:, None]}}, [count])
+    place = torch.arange(count) % 8  # so that trajectories do not continue each other
+    after = {"place": place + 1, "done": done[:, None]}
+    return TensorDict({"action": torch.arange(count), "frames": frames, "place": place, "next": after}, [count])
 
 
 def memory(sampler: Any = None, **options: Any) -> ReplayBuffer:

@@ -342,13 +342,14 @@ class Seams:
 
     def __getstate__(self) -> dict[str, Any]:
         state = {key: value for key, value in self.__dict__.items() if key != "_marks"}
-        return state | {"marked": self.state_dict()["marked"]} if "_marks" in self.__dict__ else state
+        # No tensor: torch sends its memory, which is gone before a process that is spawned opens it.
+        return state | {"marked": self.state_dict()["marked"].numpy()} if "_marks" in self.__dict__ else state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         marked = state.pop("marked", None)
         self.__dict__.update(state)
         if marked is not None:
-            rows, marks = marked.numpy().T
+            rows, marks = marked.T
             self._marks[rows] = marks
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
