@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self, cast, overload
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, is_leaf_nontensor
 
 from rlx.buffer.ensemble_parts import (
     BufferChoice,
@@ -282,7 +282,7 @@ def _mark(batch: TensorDictBase, number: int) -> None:
 
 def _stacked(batches: list[TensorDictBase]) -> TensorDictBase:
     """Return [n, B / n] of n batches, with the keys that all of them have."""
-    common = set.intersection(*(set(batch.keys(True, True)) for batch in batches))
+    common = set.intersection(*(set(batch.keys(True, True, is_leaf_nontensor)) for batch in batches))
     try:
         stacked: Any = torch.stack([batch.select(*common) for batch in batches])
     except RuntimeError as exc:

@@ -59,6 +59,17 @@ def test_keys_that_not_all_have_are_left_out_and_rows_are_kept() -> None:
     assert batch["index", "index"].shape == (2, 2)
 
 
+def test_texts_are_in_the_batch() -> None:
+    buffers = [ReplayBuffer(storage=LazyTensorStorage(4)) for _ in range(2)]
+    for number, buffer in enumerate(buffers):
+        steps = TensorDict({"a": torch.arange(4)}, [4])
+        steps["task"] = [f"{number}, {step * number}" for step in range(4)]
+        buffer.extend(steps)
+    batch = ReplayBufferEnsemble(*buffers, sample_from_all=True).sample(6)
+    assert list(batch["task"][0]) == ["0, 0"] * 3
+    assert list(batch["task"][1]) == [f"1, {step}" for step in batch["a"][1].tolist()]
+
+
 def test_transforms_of_buffers_then_of_the_ensemble() -> None:
     def add(batch: Any) -> Any:
         return batch.set("a", batch["a"] + 1)
