@@ -17,7 +17,7 @@ _TRAJECTORIES = "use `rlx.open(path).trajectories`, or `split_trajectories(steps
 
 _BUFFER = {
     "CompressedListStorageCheckpointer": _CHECKPOINTS,
-    "ConditionalUpdateResult": "use `buffer[rows] = steps`: there are no conditional updates",
+    "ConditionalUpdateResult": "use `buffer[rows] = steps`; rlx has no conditional updates",
     "ConsumingSampler": "use `SamplerWithoutReplacement`, and `buffer.empty()` after an epoch",
     "DEFAULT_DONE_KEYS": 'use `("done", "truncated", "terminated")`',
     "Flat2TED": _SPECIFIC_TO_TORCHRL,
@@ -43,7 +43,7 @@ _BUFFER = {
     "TensorStorageCheckpointer": _CHECKPOINTS,
     "Trajectory": _TRAJECTORIES,
     "TrajectoryPredicate": "use `rlx preprocess --transform filter:EXPRESSION` on a dataset",
-    "Transition": "use `RandomSampler`: single steps are what every sampler but those of slices draws",
+    "Transition": "use `RandomSampler`: every sampler except those of slices draws single steps",
     "filter_trajectories": "use `rlx preprocess --transform filter:EXPRESSION` on a dataset",
     "find_start_stop_traj": "use `buffer.storage.index().trajectories()`",
     "iter_trajectories": _TRAJECTORIES,
@@ -65,7 +65,7 @@ _BUFFER = {
 _COLLECTOR = {
     "AsyncBatchedCollector": "use `MultiCollector(sync=False)`, or `Collector` of a vectorized environment",
     "AsyncCollector": "use `MultiCollector([env], sync=False)`",
-    "DEFAULT_SLURM_CONF": "use `DistributedCollector` on a Ray cluster: nothing is submitted to Slurm",
+    "DEFAULT_SLURM_CONF": "use `DistributedCollector` on a Ray cluster; rlx submits no Slurm jobs",
     "DistributedSyncCollector": "use `DistributedCollector(sync=True)`",
     "DistributedWeightUpdater": _WEIGHTS,
     "Evaluator": 'use `Collector(trajs_per_batch=n, exploration_type="deterministic")`, and sum the rewards',
@@ -79,7 +79,7 @@ _COLLECTOR = {
     "VanillaWeightUpdater": _WEIGHTS,
     "WeightUpdaterBase": _WEIGHTS,
     "split_trajectories": "use `rlx.buffer.split_trajectories`",
-    "submitit_delayed_launcher": "use `DistributedCollector` on a Ray cluster: nothing is submitted to Slurm",
+    "submitit_delayed_launcher": "use `DistributedCollector` on a Ray cluster; rlx submits no Slurm jobs",
 }
 
 _DATASETS = {

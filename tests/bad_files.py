@@ -55,11 +55,11 @@ LAYOUTS = {
     "rlds": "a version of a dataset of TensorFlow Datasets: dataset_info.json, features.json",
     "dopamine": "Dopamine's layout: in replay_logs for every number N of a file $store$_observation_ckpt.N.gz",
     "torchrl": "what TensorDict.memmap writes: meta.json, observation.memmap, action.memmap",
-    "parquet": "Parquet of a row a step: columns observation, action, next/reward",
-    "hf_parquet": "Parquet of a row a step: columns observation, action, next/reward",
-    "npz": "arrays of a row a step: observation [S, ...], action [S, ...], next/reward [S]",
-    "mds": "an MDS dataset of a sample a step: index.json with shards",
-    "lance": "a Lance dataset of a row a step: columns observation, action, next/reward",
+    "parquet": "Parquet of one row per step: columns observation, action, next/reward",
+    "hf_parquet": "Parquet of one row per step: columns observation, action, next/reward",
+    "npz": "arrays of one row per step: observation [S, ...], action [S, ...], next/reward [S]",
+    "mds": "an MDS dataset of one sample per step: index.json with shards",
+    "lance": "a Lance dataset of one row per step: columns observation, action, next/reward",
     "array_record": "ArrayRecord files, *.array_record, whose records are pickled dicts of arrays of T steps",
 }
 

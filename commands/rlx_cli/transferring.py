@@ -100,7 +100,8 @@ def list_runs(
     if not here and not there:
         games = {*(id.split("/")[0] for id in dataset_ids()), *GAMES}
         suggestion = did_you_mean(game, games) if game is not None and game not in games else None
-        output.say("hint", suggestion or ("nothing to list" if game is None else f"nothing to list for {game}"))
+        said = "nothing to list" if game is None else f"no run or dataset of game {game}"
+        output.say("hint", f"{said}; {suggestion}" if suggestion else said)
 
 
 def _show_sources(output: Output, **options: Any) -> None:

@@ -140,4 +140,4 @@ def _show_file(output: Output, name: str, written: "ViewFile") -> None:
     )
     frames = "" if written.frames is None else f", {plural(written.frames, 'frame')}"
     frames += f", one for every {written.every} steps" if written.every > 1 else ""
-    output.show(written.to_json(), f"{name}: {what}{frames}, {size(written.bytes)}", str(written.file))
+    output.show(written.to_json(), f"{name}: {what}{frames}; {size(written.bytes)}", str(written.file))

@@ -69,7 +69,7 @@ def steps_at(index: Any, storage: Storage) -> TensorDictBase:
 
 
 def write_info(batch: TensorDictBase, info: Mapping[Any, Any]) -> None:
-    """Write what a sampler says into a batch, by TED key.
+    """Write the values of a sampler into a batch, by TED key.
 
     A flag under ``next`` stays set where it was set: a slice's end must not hide a truncation, nor an n-step transition
     that ends an episode be undone by the flags of its first step.
@@ -96,7 +96,7 @@ class Form:
     cls: Any = None
 
     def back(self, steps: TensorDictBase) -> Any:
-        """Return steps in this form; what a tensorclass has no field for is left out."""
+        """Return steps in this form, without keys that a tensorclass lacks."""
         if self.name == "tensor":
             return steps[ITEM]
         if self.name == "dict":

@@ -62,7 +62,7 @@ def save(
     *,
     write_beside: Callable[[Path], None] | None = None,
 ) -> None:
-    """Write a checkpoint in place of the one that is there, if any; parents are made.
+    """Write a checkpoint, replacing an existing one; parent directories are created.
 
     Args:
         state: numbers, lists and tensors.

@@ -38,7 +38,7 @@ def positions(index: Any, count: int) -> int | list[int]:
 
 
 def first_and_rest(index: Any) -> tuple[Any, Any]:
-    """Return what an index says of parts, and what it says of rows: None if nothing.
+    """Return the parts of an index that choose buffers, and those that choose rows; None if absent.
 
     Example:
         >>> first_and_rest(2), first_and_rest((..., 5)), first_and_rest((0, 1, slice(3)))

@@ -206,7 +206,7 @@ class SliceElements:
         if len(length) and not fits.any():
             raise SliceTooLongError(
                 f"slices of {steps} steps asked for, the longest of {len(length)} trajectories has {length.max()}",
-                hint="ask for shorter slices",
+                hint="request shorter slices",
             )
         self.left_out = int((~fits).sum())
         self._index, self._steps, self._seed, self._shuffle = index, steps, seed, shuffle and not replacement

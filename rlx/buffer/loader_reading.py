@@ -1,4 +1,4 @@
-"""Reading for a loader: the elements of one source, windows of steps held ahead of their use, copies made ahead."""
+"""Reading for a loader: elements of one source, prefetched windows of steps, and copies to a device."""
 
 import os
 import threading
@@ -84,7 +84,7 @@ class Part:
         return min(_WINDOW_STEPS, _WINDOW_BYTES * dataset.manifest.steps // dataset.manifest.bytes)
 
     def is_read_ahead(self) -> bool:
-        """Return whether steps can be held, which those of a dataset at a URL can from the first call on."""
+        """Return whether steps can be held in memory, as those of a dataset at a URL can."""
         if self._ahead is None and self._buffer is None and isinstance(self.storage, DatasetStorage):
             found = self.storage.dataset.reading_ahead()
             if found is not None:
@@ -93,7 +93,7 @@ class Part:
         return self._ahead is not None
 
     def hold(self, elements: Rows, epoch: int) -> list[Held]:
-        """Fetch the steps of elements; return what holds them, if anything does."""
+        """Fetch the steps of elements; return their holder, or None."""
         return [] if self._ahead is None else [self._ahead.hold(self._rows(elements, epoch).reshape(-1))]
 
     def _rows(self, elements: Rows, epoch: int) -> Rows:
@@ -206,7 +206,7 @@ def _let_go(held: Future[list[Held]]) -> None:
 
 
 class Copies:
-    """Copies of batches on a device, made ahead on a stream of their own where the device is a GPU."""
+    """Copies of batches to a device, ahead of use; on a GPU on a separate stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -235,7 +235,7 @@ class Copies:
 
 
 def made_ahead(make: Callable[[int], Any], numbers: range, depth: int, threads: int) -> Iterator[Any]:
-    """Yield the results for numbers in order; up to ``depth`` are made ahead, in threads.
+    """Yield the results for numbers in order; threads compute up to ``depth`` ahead.
 
     A thread that asks for a result that is not there yet makes one instead of waiting.
     """

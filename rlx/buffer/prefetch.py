@@ -162,7 +162,7 @@ class Task:
                 raise
 
     def wait(self, others: Iterable["Task"] = ()) -> None:
-        """Wait for the end; meanwhile, run this one or the first of the others that nobody has begun."""
+        """Wait for the end; meanwhile, run this draw or the first unstarted one."""
         for task in (self, *others):
             if self._future.done():
                 return
@@ -271,18 +271,18 @@ class Prefetcher:
         return draw, self._finish(batch)
 
     def written(self, rows: Rows) -> None:
-        """Take note, with the storage's lock held for writing, that rows changed."""
+        """Invalidate draws after a write; the storage's lock must be held."""
         with self._own_lock:
             for ticket in [*self._ahead, *self._taken]:
                 ticket.is_stale = ticket.is_stale or bool(np.isin(ticket.draw.rows, rows).any())
 
     def pending(self) -> list[Draw]:
-        """Return the draws that were made and not taken yet, in order; none that would be drawn again."""
+        """Return the pending draws, in order, without those that would be drawn again."""
         tickets = list(self._ahead)  # at once: another thread may take one
         return [ticket.draw for ticket in tickets if not (ticket.is_stale and ticket.draw.describes_steps)]
 
     def discard(self) -> None:
-        """Take note, with the storage's lock held for writing, that all draws are void."""
+        """Invalidate all draws; the storage's lock must be held."""
         with self._own_lock:
             for ticket in self._taken:
                 ticket.is_void = True

@@ -75,7 +75,7 @@ class _Table:
             return int(await self._changed.wait_for(lambda: may(len(self.buffer), count)))
 
     async def extend(self, entry: _Entry, steps: Any, until: float | None) -> torch.Tensor:
-        """Write those of the steps that the entry lacks, as many at a time as the limiter admits; return all rows."""
+        """Write the steps that the entry lacks, as the limiter admits them; return all rows."""
         buffer, limiter = self.buffer, self.limiter
         dim, total, lanes = _extent(steps, buffer)
         done = sum(rows.shape[-1] for rows in entry.rows)
@@ -314,7 +314,7 @@ def packed(value: Any, *, compress: bool = False) -> Packed:
 
 
 def unpacked(message: Packed) -> Any:
-    """Return what was packed; tensors that were not compressed stay where they are."""
+    """Unpack a pickle; uncompressed tensors are not copied."""
     head, parts = message
     return pickle.loads(head, buffers=[_whole(part) if isinstance(part, bytes) else part for part in parts])
 

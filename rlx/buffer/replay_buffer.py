@@ -38,7 +38,7 @@ Collate = Callable[[TensorDictBase], TensorDictBase]
 
 
 class BatchOptions(TypedDict, total=False):
-    """Arguments of ``ReplayBuffer`` that say how batches are made; see there."""
+    """Arguments of ``ReplayBuffer`` about batches; see there."""
 
     transform: Transform | None
     batch_size: int | None
@@ -381,7 +381,7 @@ class ReplayBuffer(Preprocessing):
         return {**draw.info, "index": draw.rows}
 
     def _marks(self, draw: Draw) -> Mapping[Any, Any]:
-        """Return the values that are written into a batch beside the stored steps.
+        """Return the values that are added to the stored steps of a batch.
 
         Beside priorities, rows replace the ``index`` that steps of a dataset bring along: it is what
         ``update_priority`` takes.

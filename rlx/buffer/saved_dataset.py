@@ -267,7 +267,7 @@ def _flags(columns: Columns) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
 
 
 def _torn(columns: Columns, fields: _Fields, steps: int) -> NDArray[np.bool_]:
-    """Return [steps] whether the row after each does not begin with what it led to."""
+    """Return [steps] whether the row after each has another observation than its next one."""
     torn = np.zeros(steps, bool)
     for name in fields.schema.names(Role.OBSERVATION) if fields.has_next else ():
         now, after = columns[fields.paths[name]][1:], columns["next", *fields.paths[name]]

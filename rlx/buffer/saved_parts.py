@@ -110,7 +110,7 @@ class SavedRows:
         return list(self._segments.values())
 
     def _changed_rows(self) -> Rows:
-        """Return the rows to write: those that changed, and those of segments of which little else is left."""
+        """Return the rows to write: changed ones, and those of segments that are mostly outdated."""
         storage = self._buffer.storage
         if storage.is_read_only:
             return np.empty(0, np.int64)

@@ -42,7 +42,7 @@ def describe_storage(storage: Storage) -> dict[str, Any]:
 
 
 def ordered_rows(storage: Storage) -> Rows:
-    """Return [lanes, n] the rows of every lane, oldest first; none of a dataset, which is at rest already."""
+    """Return [lanes, n] the rows of every lane, oldest first; none for a dataset, which never changes."""
     if storage.is_read_only:
         return np.empty((1, 0), np.int64)
     lanes = storage.lanes if len(storage) else 1

@@ -1,4 +1,4 @@
-"""Replay buffers whose batches name their rows and take priorities back, and those that sample by priority."""
+"""Replay buffers whose batches have their rows as ``index``, and prioritized ones."""
 
 from collections.abc import Mapping
 from typing import Any, TypedDict, Unpack

@@ -186,7 +186,7 @@ class Duplicates:
             yield Finding(
                 "duplicate",
                 Severity.ERROR if self._is_rich else Severity.NOTE,
-                f"trajectories are stored twice, such as {first}, which equals {original}",
+                f"trajectories are stored twice, such as {first}, a copy of {original}",
                 count=len(self._twice),
                 why="they are sampled twice as often, and split apart they leak from training into evaluation",
                 remedy="keep one of each: `fix` does",
@@ -199,7 +199,7 @@ class Duplicates:
                 Severity.ERROR,
                 f"trajectories are in {self._leaked[0][1]} too",
                 count=len(self._leaked),
-                why="what a learner is evaluated on was in its training data",
+                why="a learner would be evaluated on its training data",
                 remedy="keep them in one of the datasets: `fix` leaves them out of this one",
                 places=tuple(Place(number) for number, _ in self._leaked[:MAX_PLACES]),
                 trajectories=np.array([number for number, _ in self._leaked], np.int64),

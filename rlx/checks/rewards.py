@@ -171,11 +171,11 @@ class ClippedRewards:
     def findings(self) -> Iterator[Finding]:
         """Yield findings of clipped or rounded rewards."""
         if self._is_noted or (self._game and self._signs >= _MIN_EVENTS and not self._others):
-            known = "is noted" if self._is_noted else f"shows: {self._game} gives no reward of 1"
+            known = "as noted" if self._is_noted else f"{self._game} gives no reward of 1"
             yield Finding(
                 "clipped",
                 Severity.WARNING,
-                f"rewards were clipped, as {known}",
+                f"rewards were clipped ({known})",
                 count=self._signs,
                 why="returns are not scores: compare them with other clipped returns only",
                 remedy="get unclipped rewards where evaluation needs scores; for training this is usual",

@@ -71,8 +71,8 @@ class BaseCollector(FreeRunning, Closing):
         self._iterations = 0
         self._version = 0
         self._here = ThisProcessOnly(
-            "a collector cannot be used in a process forked from the one that made it",
-            hint="make the collector in the process that uses it",
+            "a collector cannot be used in a fork of the process that created it",
+            hint="create the collector in the process that uses it",
         )
         self._here.check()
         actors.__enter__()

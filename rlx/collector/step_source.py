@@ -24,7 +24,7 @@ _CHUNK_STEPS = 16
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan of how steps become batches; the other arguments are those of ``Collector`` and ``MultiCollector``.
+    """Plan of how steps become batches, with arguments of ``Collector`` and ``MultiCollector``.
 
     Args:
         frames: steps per batch of each worker; with trajs_per_batch, the steps that it makes at once, if given.
@@ -124,7 +124,7 @@ def _steps(longest: int, lengths: Sequence[int], envs: Sequence[int]) -> list[in
 
 
 class QuotaSteps(NamedTuple):
-    """The steps that a worker made for its quota.
+    """Steps of a worker for its quota.
 
     Args:
         steps: those of the environments after ``quota.envs`` do not count.
@@ -178,7 +178,7 @@ class StepSource:
         return max(ids.next for ids in self._ids)
 
     def take(self) -> list[QuotaSteps]:
-        """Return the next steps: a round of all workers, or those of one; empty after ``total_frames``."""
+        """Return the next steps: of a round of all workers, or of one; empty after ``total_frames``."""
         if self._plan.is_sync:
             return [] if self._left() == 0 else self._round()
         while True:
@@ -230,7 +230,7 @@ class StepSource:
         self.restart(range(len(self.envs)))
 
     def live_state(self) -> dict[str, Any] | str:
-        """Return the state of the counts and of all workers; or a text, what hides its state."""
+        """Return the state of the counts and of all workers; or, as text, what cannot be read."""
         workers = self.pool.state()
         if isinstance(workers, str):
             return workers

@@ -1,4 +1,4 @@
-"""A replay buffer over a dataset at rest: what the buffers of all kinds of datasets have in common."""
+"""Base of replay buffers over datasets on disk."""
 
 import shutil
 from functools import cached_property
@@ -59,7 +59,7 @@ class DatasetExperienceReplay(TensorDictReplayBuffer):
 
     @cached_property
     def episodes(self) -> torch.Tensor:
-        """int64 [S] the trajectory of every step; 8 bytes a step, made when first asked for."""
+        """int64 [S] the trajectory of every step; 8 bytes per step, computed on first use."""
         lengths = self.dataset.trajectories.length
         return torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths))
 

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-from rlx.errors import DownloadError, ForbiddenError, SourceError, SourceNotFoundError, imported
+from rlx.errors import DownloadError, ForbiddenError, SourceError, SourceNotFoundError, UrlError, imported
 from rlx.files.checksum import FileStat
 from rlx.files.location import FORKED, RESUME_HINT, Content, WritableLocation, checked_name
 from rlx.files.retry import RetryPolicy, TransientError
@@ -159,9 +159,9 @@ class Bucket(WritableLocation):
     def __init__(self, url: str, *, retry: RetryPolicy | None = None) -> None:
         parts = split_url(url)
         if not parts.netloc:
-            raise SourceError(f"{without_secrets(url)} is not a URL: expected {parts.scheme}://BUCKET/...")
+            raise UrlError(f"{without_secrets(url)} is not a URL: expected {parts.scheme}://BUCKET/...")
         if parts.query or parts.fragment:
-            raise SourceError(f"{without_secrets(url)}: expected no query after the URL of a dataset")
+            raise UrlError(f"{without_secrets(url)}: expected no query after the URL of a dataset")
         self.retry = retry or DEFAULT_RETRY
         self.is_read_only = parts.scheme in ("http", "https")
         self._shown = without_secrets(url).rstrip("/")

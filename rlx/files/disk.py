@@ -39,7 +39,7 @@ _HINTS: Mapping[int, str] = MappingProxyType(
         errno.ENOTDIR: "a file has the name of a directory: choose another path",
         errno.EISDIR: "it is a directory: choose the name of a file",
         errno.EEXIST: "choose another name",
-        errno.ENOMEM: "free some memory, or ask for less at once",
+        errno.ENOMEM: "free some memory, or request less at once",
     }
 )
 
@@ -61,7 +61,7 @@ def file_error(exc: OSError, path: str | os.PathLike[str] | None = None) -> RlxE
     said = f"{said[:1].lower()}{said[1:]}"
     message = said if name is None else f"{name}: {said}"
     if exc.errno in FULL:
-        return DiskFullError(message, hint="free some room and run the same command again")
+        return DiskFullError(message, hint="free some space and run the same command again")
     hint = _HINTS.get(exc.errno or 0, "").format(ls=command("ls", "-ld", name) if name else "ls -ld")
     if exc.errno == errno.ENOENT:
         return SourceNotFoundError(message)
@@ -112,7 +112,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         if exc.errno not in FULL:
             raise
         raise DiskFullError(
-            f"no room left on the disk of {path}: {exc.strerror}", hint="free some room and run the command again"
+            f"no room left on the disk of {path}: {exc.strerror}", hint="free some space and run the command again"
         ) from exc
 
 
@@ -122,14 +122,14 @@ def check_room(destination: Path, needed: int, *, remedy: str = "choose another 
     Args:
         destination: a directory, existing or to be.
         needed: an estimate in bytes.
-        remedy: what helps but to free some room.
+        remedy: what helps but to free some space.
     """
     existing = next(parent for parent in (destination.absolute(), *destination.absolute().parents) if parent.exists())
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise DiskFullError(
             f"no room for {destination}: expected about {needed:,} bytes free, found {free:,}",
-            hint=f"free some room, or {remedy}",
+            hint=f"free some space, or {remedy}",
         )
 
 

@@ -351,7 +351,7 @@ class Hub(WritableLocation):
             lambda api: api.dataset_info(self.address.repo, revision=self.address.revision, files_metadata=False)
         )
         if info.sha is None:
-            raise DownloadError(f"{self.url}: the hub does not say its commit")
+            raise DownloadError(f"{self.url}: the hub does not state its commit")
         return info.sha
 
     def _present(self, paths: Sequence[str], commit: str) -> Sequence[str]:

@@ -167,7 +167,7 @@ def _error(where: str, exc: Any) -> Exception:
     if status in (401, 403, 404):
         return refusal(where, None, status, headers.get("X-Error-Code", ""), headers.get("X-Error-Message", ""))
     if status == 412:
-        return OutdatedError(f"{where}: somebody else has pushed to it meanwhile", hint=RESUME_HINT)
+        return OutdatedError(f"{where}: another commit was pushed to it meanwhile", hint=RESUME_HINT)
     said = headers.get("X-Error-Message") or getattr(exc, "server_message", None) or ""
     error = DownloadError(f"{where}: HTTP {status}" + (f": {said}" if said else ""), hint=RESUME_HINT)
     if status in (408, 409, 429) or status >= 500:

@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote
 
 import requests
 
-from rlx.errors import SourceError
+from rlx.errors import UrlError
 from rlx.files.checksum import FileStat
 from rlx.files.http import HttpFiles, HttpSession
 from rlx.files.hub_api import refusal, retry_after
@@ -40,20 +40,18 @@ class HubAddress:
         """Return the address that a URL means, in the notation of huggingface_hub.
 
         Raises:
-            SourceError: it is of another form.
+            UrlError: it is of another form.
 
         Example:
             >>> HubAddress.parse("hf://datasets/me/pong@v1.0/run/5")
             HubAddress(repo='me/pong', revision='v1.0', path='run/5')
             >>> HubAddress.parse("hf://me/pong")
             Traceback (most recent call last):
-            rlx.errors.SourceError: hf://me/pong is not a dataset of the hub: expected hf://datasets/ORG/NAME[@REV][/PATH]
+            rlx.errors.UrlError: hf://me/pong is not a dataset of the hub: expected hf://datasets/ORG/NAME[@REV][/PATH]
         """
         found = _ADDRESS.fullmatch(url)
         if found is None:
-            raise SourceError(
-                f"{without_secrets(url)} is not a dataset of the hub: expected {HUB}ORG/NAME[@REV][/PATH]"
-            )
+            raise UrlError(f"{without_secrets(url)} is not a dataset of the hub: expected {HUB}ORG/NAME[@REV][/PATH]")
         path = (found["path"] or "").strip("/")
         if path:
             checked_name(path)

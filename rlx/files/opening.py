@@ -4,7 +4,7 @@ import importlib.util
 import os
 from urllib.parse import quote
 
-from rlx.errors import SourceError, SourceNotFoundError
+from rlx.errors import SourceNotFoundError, UrlError
 from rlx.files.bucket import endpoint, is_anonymous
 from rlx.files.directory import Directory
 from rlx.files.location import Location, WritableLocation
@@ -67,5 +67,5 @@ def _http(url: str, retry: RetryPolicy | None) -> Location:
     from rlx.files.http import HttpFiles  # noqa: PLC0415
 
     if not split_url(url).hostname:
-        raise SourceError(f"{url} is not a URL: expected a host, found none")
+        raise UrlError(f"{url} is not a URL: expected a host, found none")
     return HttpFiles(url, retry or RetryPolicy())

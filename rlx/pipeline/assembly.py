@@ -188,7 +188,7 @@ def _check_distinct(datasets: Sequence[Dataset]) -> None:
     for dataset in datasets:
         path = dataset.path.resolve()
         if path in seen:
-            raise DatasetError(f"{dataset.path} is given twice: expected every dataset once")
+            raise DatasetError(f"{dataset.path} is given twice: expected different datasets")
         seen.add(path)
 
 

@@ -198,7 +198,7 @@ def _digests(path: str, source_format: str | None, problems: list[Finding]) -> M
     """Return digests of the trajectories of another dataset; damage that ends it becomes a finding that names it."""
     other, damage = _opened(path, source_format, None, Counter()), list[Finding]()
     found = digests(_until_damage(other.blocks, damage), other.subject.schema)
-    why = "no trajectory of it after this place could be compared"
+    why = "its trajectories after this position could not be compared"
     problems += [replace(one, what=f"{without_secrets(path)}: {one.what}", why=why) for one in damage]
     return found
 
@@ -245,7 +245,7 @@ def _until_damage(blocks: Iterator[Block], problems: list[Finding]) -> Iterator[
                 Severity.ERROR,
                 str(exc),
                 count=1,
-                why="nothing after this place could be read or checked",
-                remedy=exc.hint or "get the files again",
+                why="nothing after this position could be read or checked",
+                remedy=exc.hint or "download or restore the files",
             )
         )

@@ -145,7 +145,7 @@ class Ingest:
             different = self._other_files(there)
         if different is not None:
             raise DatasetExistsError(
-                f"{destination} was made otherwise: {different}",
+                f"{destination} was created in another way: {different}",
                 hint="`overwrite` starts afresh; or choose another directory",
             )
         return there

@@ -241,7 +241,7 @@ def _read_copies(dataset: Path, together: str, names: Sequence[str]) -> dict[str
 def _list(location: WritableLocation, manifest: Manifest, seen: FileStat | None) -> None:
     if not location.replace(FILE_NAME, manifest.encode(), seen=seen):
         raise DatasetLockedError(
-            f"{location.url} was pushed to by somebody else meanwhile", hint="run the same command again"
+            f"{location.url} was changed by another push meanwhile", hint="run the same command again"
         )
 
 

@@ -112,7 +112,7 @@ def replacement(location: str) -> str:
         'rlx push --overwrite COPY s3://bucket/pong'
     """
     if location.startswith(("http://", "https://")):
-        return "someone with write access can replace it with rlx push --overwrite"
+        return "with write access, replace it with rlx push --overwrite"
     return command("rlx", "push", "--overwrite", "COPY", location)
 
 

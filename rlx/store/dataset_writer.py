@@ -230,7 +230,7 @@ def _check(path: Path, described: Manifest) -> None:
     try:
         check_id(described.id)
     except ValueError as exc:
-        raise DatasetError(f"{exc}: no dataset can be called so", hint="rename the source") from exc
+        raise DatasetError(f"{exc}: a dataset cannot have this name", hint="rename the source") from exc
     check_case(described.schema, path / lock.FILE_NAME)
 
 

@@ -239,9 +239,7 @@ def claimed_for(location: WritableLocation, manifest: Manifest, *, overwrite: bo
     """
     seen = _seen(location, manifest, overwrite=overwrite)
     if not location.replace(CLAIM, manifest.encode(), seen=seen):
-        raise DatasetLockedError(
-            f"{location.url}: somebody else begins to push to it at this moment", hint="run the same command again"
-        )
+        raise DatasetLockedError(f"{location.url}: another push to it is starting", hint="run the same command again")
     try:
         yield
     except DatasetExistsError:  # known before anything is sent

@@ -298,7 +298,7 @@ def read_small(path: AnyPath, max_bytes: int) -> bytes:
 
 
 def close_quietly(file: BinaryIO | None) -> None:
-    """Close a file that is to be deleted: what its buffer holds need not find room on the disk."""
+    """Close a file that will be deleted, without flushing its buffer to a full disk."""
     if file is not None:
         with suppress(OSError):
             file.close()

@@ -103,7 +103,7 @@ class StepReader:
         return dict(zip(chosen, self._shards.each_field(read, chosen, places.shard), strict=True))
 
     def read(self, name: str, places: Places) -> Rows:
-        """Return [n, *shape] of a field that has a row a step (its role is ``step`` or ``next``), in the order asked
+        """Return [n, *shape] of a field with one row per step (its role is ``step`` or ``next``), in the order asked
         for."""
         if name in self._flags:
             # Only the last step of a trajectory can carry a flag, so the table knows; no shard is touched.

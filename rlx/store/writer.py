@@ -165,7 +165,7 @@ class ShardWriter:
     def _table(self) -> Trajectories:
         segments = self._segments
         if segments.is_open:
-            raise SchemaMismatchError("a shard ends in an open trajectory: expected every trajectory whole")
+            raise SchemaMismatchError("a shard ends in an open trajectory: expected complete trajectories")
         length = np.array(segments.lengths, np.int64)
         last = np.cumsum(length) - 1
         self._check_flags(last)

@@ -15,6 +15,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 import cloudpickle
 
 from rlx.errors import RlxError, TransformError
+from rlx.wording import did_you_mean
 
 
 def load_object(text: str, failed: type[RlxError], absent: type[RlxError] | None = None) -> Any:
@@ -29,7 +30,7 @@ def load_object(text: str, failed: type[RlxError], absent: type[RlxError] | None
         raise failed(f"{text!r}: expected module:name or file.py:name")
     module = _module(place, failed, absent)
     if not hasattr(module, name):
-        raise failed(f"{place} has no {name!r}")
+        raise failed(f"{place} has no {name!r}", hint=did_you_mean(name, vars(module)))
     return getattr(module, name)
 
 
@@ -45,7 +46,7 @@ def _module(place: str, failed: type[RlxError], absent: type[RlxError] | None) -
 def _file_hint(place: str) -> str | None:
     """Return a hint if the module is in the working directory and not on Python's path."""
     file = Path(*place.split(".")).with_suffix(".py")
-    return f"{file}:NAME names what is in a file" if not place.endswith(".py") and file.is_file() else None
+    return f"{file}:NAME names an object of the file" if not place.endswith(".py") and file.is_file() else None
 
 
 def _file_module(path: Path, failed: type[RlxError], absent: type[RlxError] | None) -> Any:

@@ -119,7 +119,7 @@ class CatTensors(PerBlock):
         joined = Field(dtype, (*shapes[0][:-1], sum(shape[-1] for shape in shapes)), fields[0].role)
         gone = set(self.in_keys) if self.del_keys else set()
         if self.out_key in schema.fields and self.out_key not in gone:
-            raise TransformError(f"there is a field {self.out_key!r} already")
+            raise TransformError(f"field {self.out_key!r} already exists")
         return valid({**{name: schema[name] for name in schema if name not in gone}, self.out_key: joined})
 
     def apply(self, block: Block, schema: Schema) -> Block:

@@ -133,7 +133,7 @@ class NStep:
             "original_reward": Field(reward.dtype, (1,), Role.NEXT),
         }
         if taken := [name for name in added if name in schema.fields]:
-            raise TransformError(f"there is a field {taken[0]!r} already")
+            raise TransformError(f"field {taken[0]!r} already exists")
         return valid({**schema.fields, **added})
 
     def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
@@ -242,7 +242,7 @@ class ReturnToGo:
         """
         name = name_of(self.key)
         if name in schema.fields:
-            raise TransformError(f"there is a field {name!r} already")
+            raise TransformError(f"field {name!r} already exists")
         return valid({**schema.fields, name: Field("float32", (1,), Role.STEP)})
 
     def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:  # noqa: ARG002

@@ -141,10 +141,10 @@ def test_convert_resumes_its_own_work_only(tmp_path: Path) -> None:
     monday, tuesday = made(tmp_path / "monday"), made(tmp_path / "tuesday", first_episode=4)
     rlx.convert(monday, tmp_path / "copy", shards=[0])
     assert rlx.convert(monday, tmp_path / "copy").skipped_shards == 1
-    with pytest.raises(DatasetExistsError, match="copy was made otherwise: its shard 00000 is of other files"):
+    with pytest.raises(DatasetExistsError, match="copy was created in another way: its shard 00000 is of other files"):
         rlx.convert(tuesday, tmp_path / "copy")
     rlx.preprocess(monday, tmp_path / "clipped", transform="clip_reward", num_workers=1)
-    with pytest.raises(DatasetExistsError, match="clipped was made otherwise: by rlx preprocess"):
+    with pytest.raises(DatasetExistsError, match="clipped was created in another way: by rlx preprocess"):
         rlx.convert(monday, tmp_path / "clipped")
     assert rlx.convert(tuesday, tmp_path / "copy", overwrite=True).steps == 16
 

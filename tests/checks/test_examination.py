@@ -1,5 +1,6 @@
 """Every check catches a mutant of a good dataset, and none fires on the good ones."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.schema import Field, Role, Schema
 from rlx.store.dataset import Dataset
+from rlx.transform.registry import TRANSFORMS
 from tests.factories import join
 
 GAMES = ("Pong", "MsPacman")
@@ -216,6 +218,8 @@ def test_mutants_are_caught(good: dict[str, Dataset], name: str, mutation: Mutat
     assert caught, found.findings
     assert str(caught[0].severity) == severity
     assert caught[0].count > 0
+    for transform in re.findall(r"--transform (\S+)", caught[0].remedy):
+        assert transform.partition(":")[0] in TRANSFORMS
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_what_is_whole(format: str, exported: Path, cli: Cli, tmp_path: Path) ->
         ("rlds", "{}/dataset_info.json is missing; expected a version of a dataset of TensorFlow Datasets"),
         ("torchrl", "{}/meta.json is missing; expected what TensorDict.memmap writes"),
         ("d4rl", "{} is missing; expected D4RL's layout"),
-        ("npz", "{} is missing; expected arrays of a row a step"),
+        ("npz", "{} is missing; expected arrays of one row per step"),
         ("mds", "{}/index.json is missing; expected an MDS dataset"),
         ("lance", "{}/_versions has no *.manifest; expected a Lance dataset"),
         ("array_record", "{} has no file named *.array_record; expected ArrayRecord files"),

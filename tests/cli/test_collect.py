@@ -119,7 +119,7 @@ def test_an_environment_that_hangs_once(cli: Cli, ending: Path, tmp_path: Path) 
     found = cli("collect", f"{ending}:once", "-o", out, *sizes, "--workers", 3, "--async", "--step-timeout", 3)
     assert found.code == 0, found.err
     (warning,) = [line for line in found.err.splitlines() if line.startswith("warning")]
-    assert "died (an actor did not finish a step within 3 s): another takes its place, and the " in warning
+    assert "died (an actor did not finish a step within 3 s) and is replaced, and the " in warning
     assert cli("verify", out).code == 0
     assert rlx.open(out).manifest.steps == 300
 

@@ -174,7 +174,7 @@ EXPORT_KEYS = [
     "losses",
     "not_taken",
 ]
-LOSS = "the source's numbers of the episodes"
+LOSS = "the source's episode numbers"
 
 
 def test_an_export_for_people(cli: Cli, pong: Path, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_runs_to_download_for_scripts(cli: Cli) -> None:
 def test_one_game_in_any_case(cli: Cli) -> None:
     assert {run["game"] for run in json.loads(cli("list", "--game", "pong", "--json").out)} == {"Pong"}
     result = cli("list", "--game", "Chess")
-    assert (result.code, result.out, result.err) == (0, "", "hint: nothing to list for Chess\n")
+    assert (result.code, result.out, result.err) == (0, "", "hint: no run or dataset of game Chess\n")
 
 
 def test_what_is_here_comes_first_and_once(cli: Cli, home: Path, pong: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_server_is_asked(cli: Cli, tmp_path: Path) -> None:
         assert (run["id"], run["source"], run["asked"]) == ("Pong/5", server.url, True)
         assert {request.method for request in server.requests} == {"HEAD"}
         result = cli("list", "--remote", "--source", server.url, "--game", "Breakout")
-        assert (result.code, result.out, result.err) == (0, "", "hint: nothing to list for Breakout\n")
+        assert (result.code, result.out, result.err) == (0, "", "hint: no run or dataset of game Breakout\n")
         shutil.copytree(tmp_path / "dopamine", tmp_path / "objects", dirs_exist_ok=True)
         runs = json.loads(cli("list", "--remote", "--source", server.url, "--game", "Skiing", "--json").out)
         assert [run["id"] for run in runs] == ["Skiing/1", "Skiing/2"]
@@ -103,7 +103,7 @@ def test_a_server_that_does_not_answer(cli: Cli) -> None:
 
 
 def test_a_mistyped_game(cli: Cli) -> None:
-    assert cli("list", "--game", "Pnog").err == "hint: did you mean Pong?\n"
+    assert cli("list", "--game", "Pnog").err == "hint: no run or dataset of game Pnog; did you mean Pong?\n"
 
 
 def test_runs_of_a_directory(cli: Cli) -> None:

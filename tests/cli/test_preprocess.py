@@ -177,7 +177,7 @@ def test_what_was_made_otherwise_is_refused_with_a_way_on(cli: Cli, pong: Path, 
     other = ("preprocess", pong, tmp_path / "made", "--transform", "resize:height=21,width=21", "--num-workers", 1)
     result = cli(*other)
     assert result.code == 1
-    assert "was made otherwise: its transforms is ['resize:height=42,width=42']" in result.err
+    assert "was created in another way: its transforms is ['resize:height=42,width=42']" in result.err
     assert "hint: --overwrite starts afresh" in result.err
     assert cli(*other, "--overwrite").code == 0
     assert rlx.open(tmp_path / "made").schema["observation"].shape == (21, 21)

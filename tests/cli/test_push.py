@@ -170,3 +170,9 @@ def test_a_url_is_no_directory_to_write(cli: Cli, tmp_path: Path, monkeypatch: p
         assert "URL" in result.err
         assert "Traceback" not in result.err
     assert [entry.name for entry in tmp_path.iterdir()] == ["data"]
+
+
+@pytest.mark.parametrize("url", ["hf://pong", "s3://", "https:///pong", "s3://bucket/pong?version=1"])
+def test_a_malformed_url_is_an_invalid_argument(url: str, cli: Cli) -> None:
+    result = cli("pull", url)
+    assert (result.code, result.err.splitlines()[1]) == (2, "hint: rlx pull --help")

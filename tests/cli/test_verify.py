@@ -8,7 +8,7 @@ from rlx.wording import size
 from tests.conftest import SAMPLE_RUN, Cli
 from tests.gcs_server import GcsServer
 
-READ_ONLY_HINT = "hint: someone with write access can replace it with rlx push --overwrite"
+READ_ONLY_HINT = "hint: with write access, replace it with rlx push --overwrite"
 
 
 def test_a_whole_dataset(cli: Cli, pong: Path) -> None:

@@ -34,7 +34,7 @@ def test_a_film_for_people(cli: Cli, tmp_path: Path) -> None:
     result = cli("view", dataset, "-o", tmp_path / "a.mp4", "--fps", 15)
     assert (result.code, result.err) == (0, "")
     first, second = result.out.splitlines()
-    assert first.startswith("Test/1: episode 1, 41 frames, ")
+    assert first.startswith("Test/1: episode 1, 41 frames; ")
     assert second == str(tmp_path / "a.mp4")
 
 

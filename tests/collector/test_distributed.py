@@ -99,7 +99,7 @@ def test_a_worker_that_is_killed_is_replaced(caplog: pytest.LogCaptureFixture) -
             found.append(batch)
             if len(found) == 2:
                 os.kill(int(batch["observation"][1, 0, PID]), signal.SIGKILL)
-    assert "another takes its place" in caplog.text
+    assert "and is replaced" in caplog.text
     whole: Any = torch.cat(found, 1)
     assert whole["observation"][0, :, TIME].tolist() == list(range(40)), "the other one went on"
     assert whole["observation"][1, :, TIME].tolist() == list(range(20)) * 2

@@ -41,7 +41,7 @@ def test_a_collector_is_refused_in_a_fork_and_goes_on_in_the_parent(make: MakeCo
             lambda: collector.set_seed(1),
             lambda: collector.pause().__enter__(),
         ):
-            with pytest.raises(ForkError, match="a collector cannot be used in a process forked") as refused:
+            with pytest.raises(ForkError, match="a collector cannot be used in a fork of the process") as refused:
                 in_fork(use)
         assert refused.value.hint
         assert in_fork(lambda: (collector.shutdown(), collector.is_running())) == (None, False)

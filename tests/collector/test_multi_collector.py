@@ -326,7 +326,7 @@ def test_a_worker_that_is_killed_is_replaced(caplog: pytest.LogCaptureFixture) -
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith(
-        "worker 1 died (an actor's process ended with exit code -9): another takes its place, and its unfinished"
+        "worker 1 died (an actor's process ended with exit code -9) and is replaced, and its unfinished"
     )
     whole: Any = torch.cat(found, 1)
     assert whole["observation"][0, :, TIME].tolist() == list(range(40)), "the other one went on"

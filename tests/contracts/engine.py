@@ -37,7 +37,7 @@ class EngineContract(ABC):
         with self.make_engine(Silent()) as engine:
             known, bug = engine.submit(fail, "disk full").exception(), engine.submit(has_a_bug, 1).exception()
         assert isinstance(known, DiskFullError)
-        assert (str(known), known.hint) == ("disk full", "free some room")
+        assert (str(known), known.hint) == ("disk full", "free some space")
         assert isinstance(bug, IndexError)
 
     def test_an_error_does_not_stop_the_others(self) -> None:

@@ -19,7 +19,7 @@ def sleep(seconds: float, progress: Progress) -> float:  # noqa: ARG001
 
 
 def fail(task: str, progress: Progress) -> None:  # noqa: ARG001
-    raise DiskFullError(task, hint="free some room")
+    raise DiskFullError(task, hint="free some space")
 
 
 def has_a_bug(task: int, progress: Progress) -> int:  # noqa: ARG001

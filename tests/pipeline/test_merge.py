@@ -201,7 +201,7 @@ class TestResume:
     def test_of_other_parents_it_is_refused(self, a: Path, b: Path, tmp_path: Path) -> None:
         merged([a, b], tmp_path / "c")
         before = tree(tmp_path / "c")
-        with pytest.raises(DatasetExistsError, match="c was made otherwise: its source is") as error:
+        with pytest.raises(DatasetExistsError, match="c was created in another way: its source is") as error:
             merged([b, a], tmp_path / "c")
         assert error.value.hint == "`overwrite` starts afresh; or choose another directory"
         assert tree(tmp_path / "c") == before

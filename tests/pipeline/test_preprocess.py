@@ -217,19 +217,19 @@ def test_another_source_or_function_is_refused(source: Path, tmp_path: Path) -> 
     apply()
     assert apply().skipped_shards == 8
     code.write_text("def change(steps):\n    return steps[:]\n")
-    with pytest.raises(DatasetExistsError, match="was made otherwise: its code is"):
+    with pytest.raises(DatasetExistsError, match="was created in another way: its code is"):
         apply()
     code.write_text("def change(steps):\n    return steps\n")
     apply()
     listed = Manifest.load(source)
     replace(listed, notes={"other": "notes"}).save(source)
-    with pytest.raises(DatasetExistsError, match="was made otherwise: its source is"):
+    with pytest.raises(DatasetExistsError, match="was created in another way: its source is"):
         apply()
 
 
 def test_a_dataset_of_another_origin_is_refused(source: Path, tmp_path: Path) -> None:
     write_dataset(tmp_path / "made", [[make_block(LENGTHS, schema=LARGE)]], schema=LARGE)
-    with pytest.raises(DatasetExistsError, match="was made otherwise"):
+    with pytest.raises(DatasetExistsError, match="was created in another way"):
         run(source, tmp_path / "made", parse("clip_reward"))
 
 

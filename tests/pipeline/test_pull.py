@@ -318,7 +318,7 @@ def test_no_room(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
     with pytest.raises(DiskFullError, match="no room for") as raised:
         pulled(str(dataset), tmp_path / "here")
-    assert raised.value.hint == "free some room, or choose another directory with -o"
+    assert raised.value.hint == "free some space, or choose another directory with -o"
     assert not (tmp_path / "here/rlx.json").exists()
 
 

@@ -290,7 +290,7 @@ def test_whoever_is_overtaken_lists_nothing(dataset: Path, url: str) -> None:
 
     another = replace(manifest, notes={"by": "another"}).encode()
     overtaking = During(lambda: location.replace("rlx.json", another, seen=None))
-    with pytest.raises(DatasetLockedError, match="pushed to by somebody else meanwhile"):
+    with pytest.raises(DatasetLockedError, match="changed by another push meanwhile"):
         push(dataset, url, progress=overtaking)
     assert read_manifest(location).notes == {"by": "another"}
 

@@ -93,7 +93,7 @@ def test_cat_tensors() -> None:
         ("cat_tensors:in_keys=observation/place+action,out_key=x", "expected one role, and one shape"),
         (
             "cat_tensors:in_keys=observation/place,out_key=observation/goal",
-            "there is a field 'observation/goal' already",
+            "field 'observation/goal' already exists",
         ),
         ("cat_tensors:in_keys=observation/place", "out_key is missing: expected cat_tensors:in_keys=...,out_key=..."),
     ],

@@ -32,6 +32,13 @@ def test_what_is_not_there(tmp_path: Path, text: str, message: str, kind: type[T
     assert message in str(caught.value)
 
 
+def test_a_mistyped_name(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("answer = 42\n")
+    with pytest.raises(TransformError, match="has no 'anwser'") as caught:
+        load_object(f"{tmp_path}/mine.py:anwser", TransformError)
+    assert caught.value.hint == "did you mean answer?"
+
+
 def test_a_module_that_python_does_not_find_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "agent_of_mine.py").write_text("answer = 42\n")
     monkeypatch.chdir(tmp_path)

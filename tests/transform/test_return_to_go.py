@@ -46,7 +46,7 @@ def test_a_trajectory_that_does_not_fit_into_memory_is_named(monkeypatch: pytest
 def test_what_cannot_be() -> None:
     with pytest.raises(TransformError, match="expected 0 to 1"):
         ReturnToGo(2.0)
-    with pytest.raises(TransformError, match="there is a field 'action' already"):
+    with pytest.raises(TransformError, match="field 'action' already exists"):
         ReturnToGo(key="action").schema(SMALL)
     with pytest.raises(TransformError, match="'next' is taken"):
         ReturnToGo(key="next").schema(SMALL)

@@ -99,5 +99,5 @@ def test_what_cannot_be() -> None:
     whole = Schema.of(("int32", (2,)), ("int64", ()), reward="int64")
     with pytest.raises(TransformError, match="rewards are int64"):
         NStep().schema(whole)
-    with pytest.raises(TransformError, match="there is a field 'steps_to_next_obs' already"):
+    with pytest.raises(TransformError, match="field 'steps_to_next_obs' already exists"):
         NStep().schema(NStep().schema(SMALL))

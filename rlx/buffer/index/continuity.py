@@ -114,7 +114,7 @@ class Links:
 
     @cached_property
     def jumps(self) -> Flags:
-        """[n] whether a step was read from elsewhere than the row after that of the step before it in its lane."""
+        """[n] whether a step was not read from the row after the previous step's of its lane."""
         return self._unlike(self.origin[1:] != self.following[:-1])
 
     @cached_property
@@ -133,15 +133,15 @@ class Links:
         return result
 
     def begins(self, at: Rows) -> Rows:
-        """Return [m] digests of what these steps start from."""
+        """Return [m] digests of the observations that these steps start from."""
         return self._digests(at, 0, self.origin)
 
     def expects(self, at: Rows) -> Rows:
-        """Return [m] digests of what a step that follows these must start from."""
+        """Return [m] digests of the observations that the following steps must start from."""
         return self._digests(at, 1, self.following)
 
     def settle(self, begins: Rows, expects: Rows) -> None:
-        """Compute at once what ``begins`` [m] and ``expects`` [k] give of these steps, in half of the time."""
+        """Compute ``begins`` [m] and ``expects`` [k] of these steps together, in half of the time."""
         if not self._pairs or any(now.device.type != "cpu" for now, _ in self._pairs):
             return
         both = [np.concatenate([_picked(now, begins), _picked(after, expects)]) for now, after in self._pairs]
@@ -268,11 +268,11 @@ class StoredLinks:
         self.breaks = breaks
 
     def begins(self, at: Rows) -> Rows:
-        """Return [m] digests of what these steps start from."""
+        """Return [m] digests of the observations that these steps start from."""
         return self._digests(at, after=False)
 
     def expects(self, at: Rows) -> Rows:
-        """Return [m] digests of what a step that follows these must start from."""
+        """Return [m] digests of the observations that the following steps must start from."""
         return self._digests(at, after=True)
 
     def _digests(self, at: Rows, *, after: bool) -> Rows:
@@ -315,7 +315,7 @@ class Seams:
         self._origin[lane[last]] = links.following[last]
 
     def replaced(self, rows: Rows, tail: Rows) -> None:
-        """Mark steps that replace others: they continue nothing, and nothing continues them.
+        """Mark steps that replace others: they neither continue nor precede any other step.
 
         Args:
             rows: [n] their rows.
@@ -353,7 +353,7 @@ class Seams:
             self._marks[rows] = marks
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Become what ``state_dict`` described."""
+        """Restore a state of ``state_dict``."""
         marked, lanes = state["marked"].numpy(), state["lanes"].numpy()
         if lanes.shape != (len(self._expects), 2) or marked.ndim != 2 or marked.shape[1:] != (2,):
             raise SchemaMismatchError(f"checkpoint: seams of {len(lanes)} lanes, expected {len(self._expects)}")

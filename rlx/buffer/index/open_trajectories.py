@@ -107,12 +107,12 @@ class OpenTrajectories:
             del self._open[key, digest]
 
     def wait(self, numbers: Rows, ids: Rows, lanes: Rows, expects: Rows) -> None:
-        """Remember open trajectories of which nothing is stored any more."""
+        """Remember open trajectories without stored steps."""
         places = zip(ids.tolist(), lanes.tolist(), expects.tolist(), strict=True)
         self._waiting.update(zip(numbers.tolist(), places, strict=True))
 
     def put(self, number: int, key: int, lane: int, expect: int) -> None:
-        """Add an open trajectory of which nothing is stored."""
+        """Add an open trajectory without stored steps."""
         self.hold(number, key, lane, expect)
         self._waiting[number] = (key, lane, expect)
 
@@ -121,7 +121,7 @@ class OpenTrajectories:
         self._open.setdefault((key, expect), {}).setdefault(lane, []).append(number)
 
     def forget(self) -> Rows:
-        """Return [n] the oldest waiting trajectories beyond the limit; nothing continues them now."""
+        """Remove and return [n] the oldest waiting trajectories beyond the limit."""
         if len(self._waiting) <= MAX_WAITING:
             return np.empty(0, np.int64)
         forgotten = list(islice(self._waiting, len(self._waiting) - MAX_WAITING))
@@ -131,7 +131,7 @@ class OpenTrajectories:
 
     @property
     def waiting(self) -> dict[int, tuple[int, int, int]]:
-        """(id, lane, expects) of the open trajectories of which nothing is stored, by number, the oldest first."""
+        """(id, lane, expects) of the open trajectories without stored steps, by number, the oldest first."""
         return dict(self._waiting)
 
 

@@ -125,7 +125,7 @@ class Segments:
         self._trajectories.give(self._open.forget())
 
     def _chain(self, run: NDArray[np.void]) -> None:
-        """Make segments of runs, or the last segment of a lane longer, and link them to what they follow."""
+        """Append runs as segments, or extend the last segment of a lane, and link them to their predecessors."""
         lane, length, trajectory = run["lane"], run["length"], run["trajectory"]
         owners, inverse = distinct(trajectory)
         order = np.argsort(inverse, kind="stable")
@@ -191,7 +191,7 @@ class Segments:
         self._records.give(dead)
 
     def _bury(self, numbers: Rows) -> None:
-        """Free the trajectories of which nothing is stored; those that may continue are remembered."""
+        """Free the trajectories without stored steps; remember those that may continue."""
         if not len(numbers):
             return
         empty = numbers[self.trajectories["head"][numbers] < 0]
@@ -215,7 +215,7 @@ class Segments:
         self._bury(np.array([trajectory]))
 
     def _runs_left(self, trajectory: int, dead: set[int]) -> tuple[list[list[int]], bool]:
-        """Return segments of a trajectory between which nothing is lost, and whether the last of them is its end."""
+        """Return the contiguous segments of a trajectory, and whether the last of them is its end."""
         runs: list[list[int]] = []
         number, is_linked = int(self.trajectories["head"][trajectory]), False
         while number >= 0:
@@ -244,7 +244,7 @@ class Segments:
         self.trajectories[number] = record
 
     def remember(self, other: "Segments") -> None:
-        """Take over the open trajectories of which nothing is stored."""
+        """Restore the open trajectories without stored steps."""
         for number, place in other._open.waiting.items():
             mine = self._trajectories.take(1)
             self.trajectories[mine] = other.trajectories[number]
@@ -252,7 +252,7 @@ class Segments:
 
     @property
     def waiting(self) -> Rows:
-        """[n] the open trajectories of which nothing is stored, the oldest first."""
+        """[n] the open trajectories without stored steps, the oldest first."""
         return np.array(list(self._open.waiting), np.int64)
 
     @property

@@ -1,4 +1,4 @@
-"""The index of a ring storage: which row follows which in time, whatever was written in between."""
+"""The index of a ring storage: which row follows which in time, also of interleaved trajectories."""
 
 from collections.abc import Callable, Mapping
 from itertools import count
@@ -51,7 +51,7 @@ class RingTrajectoryIndex:
 
     @classmethod
     def of(cls, ring: Ring, columns: Columns) -> Self:
-        """Return the index of what the lanes of a ring hold already, as if lane after lane had been written."""
+        """Return the index of the stored steps of a ring, as if lane after lane had been written."""
         index = cls(ring.size, ring.lanes, head=ring.head, columns=columns)
         if len(ring):
             rows = ring.row_at(np.arange(len(ring)))
@@ -93,7 +93,7 @@ class RingTrajectoryIndex:
         self.write_runs(*run, **_evidence(links, start, last))
 
     def write_runs(self, lane: Rows, length: Rows, ids: Rows | None, done: Flags, **evidence: Any) -> None:
-        """Take note of runs [m] of steps of one trajectory each: what ``write`` makes of rows.
+        """Index runs [m] of steps of one trajectory each, as ``write`` does for rows.
 
         Args:
             length: its steps, at least 1.
@@ -252,7 +252,7 @@ def _run_starts(lane: Rows, ids: Rows | None, done: Flags, forced: Flags | None 
 
 
 def _recut(old: Segments, columns: Columns, replaced: Rows) -> Segments:
-    """Return the same steps in the order of their writing, cut by what ids and flags say now."""
+    """Return the same steps in the order of writing, cut by the present ids and flags."""
     numbers = old.in_order()
     segment = old.table[numbers]
     begin = np.maximum(segment["time"], old.ring.head[segment["lane"]])

@@ -30,7 +30,7 @@ def fresh_seed(seed: int | None, generator: torch.Generator | None) -> int:
 
 
 def stream(seed: int, worker: int, epoch: int, number: int) -> np.random.Generator:
-    """Return the random numbers of one batch; those of different arguments have nothing to do with each other.
+    """Return the random numbers of one batch, independent for different arguments.
 
     Example:
         >>> int(stream(seed=1, worker=0, epoch=0, number=7).integers(100))
@@ -85,7 +85,7 @@ class Shard:
 
 
 class Draws:
-    """The random numbers of a sampler, batch after batch; every worker of a ``DataLoader`` has numbers of its own.
+    """Random numbers of a sampler, batch by batch; each worker of a ``DataLoader`` has its own.
 
     Args:
         seed: any integer; without it, one from ``generator``, or fresh entropy.
@@ -99,7 +99,7 @@ class Draws:
         self._worker: Worker | None = None
 
     def enter_worker(self) -> bool:
-        """Return whether this is a worker of a ``DataLoader`` and nothing was drawn in it yet: the shard is split then.
+        """Return whether this is a worker of a ``DataLoader`` before its first draw, when the shard is split.
 
         A worker's draws depend on its number and on the loader's seed of this epoch (``torch.manual_seed``).
         """

@@ -354,8 +354,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         self._sums.set(rows, self._mins.get(rows))
 
     def _perhaps_valid(self, index: TrajectoryIndex, written: Rows, slice_len: int) -> Rows:
-        """Return [n] the hidden starts that one write may have made valid: those with a written row within a slice's
-        reach."""
+        """Return [n] the hidden starts that one write may have made valid: those within a slice of a written row."""
         heads = written[~np.isin(index.precede(written, 2)[:, 0], written)]
         near = index.precede(heads, slice_len).reshape(-1)
         near = np.unique(near[near >= 0])

@@ -48,7 +48,7 @@ class Slicing:
             raise ValueError(f"expected a number of at least 1, found {self.num_slices or self.slice_len}")
 
     def shape(self, batch_size: int) -> tuple[int, int | None]:
-        """Return how many slices a batch has, and of how many steps each; None: as many as its trajectory has."""
+        """Return the number of slices of a batch and their length; None for whole trajectories."""
         if self.num_slices is None:
             slices, rest = divmod(batch_size, self.slice_len or 1)
             wanted = f"slice_len ({self.slice_len})"
@@ -62,7 +62,7 @@ class Slicing:
         return slices, self.slice_len or batch_size // slices
 
     def index(self, storage: Storage) -> TrajectoryIndex:
-        """Return the storage's index by these keys; by the usual ones if the one that is named is not stored."""
+        """Return the storage's index by these keys; by the default ones if the named one is not stored."""
         try:
             return storage.index(self.traj_key, self.end_key)
         except SamplingError:
@@ -98,7 +98,7 @@ class Slicing:
         slice_len: int | None,
         at_most: Rows | None = None,
     ) -> tuple[Rows, dict[Any, NDArray[Any]]]:
-        """Return [n] the rows of the slices that start at ``starts``, slice after slice, and what marks their ends.
+        """Return [n] the rows of the slices that start at ``starts``, slice after slice, and the marks of their ends.
 
         Args:
             starts: [slices] where each begins.
@@ -352,5 +352,5 @@ def _no_fit(steps: NDArray[np.int64], slicing: Slicing, slice_len: int) -> Sampl
         )
     return SliceTooLongError(
         f"slices of {slice_len} steps asked for, the longest of {len(steps)} trajectories has {steps.max()}",
-        hint="ask for shorter slices, or for what there is with strict_length=False",
+        hint="request shorter slices, or set strict_length=False",
     )

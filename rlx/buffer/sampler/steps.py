@@ -168,7 +168,7 @@ class Epoch:
 
 
 class EpochSampler(SeededSampler):
-    """Base of samplers without replacement: those that draw everything once an epoch."""
+    """Base of samplers without replacement, which draw everything once per epoch."""
 
     _epoch: Epoch
 

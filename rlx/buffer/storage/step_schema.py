@@ -87,7 +87,7 @@ def schema_of(leaves: Leaves, dims: int) -> StepSchema:
 
 
 def fitted(given: Leaves, schema: StepSchema, shape: tuple[int, ...]) -> dict[Path, torch.Tensor]:
-    """Return the leaves of steps [*shape] to be stored: sources need not agree on what says where a step comes from.
+    """Return the leaves of steps [*shape] to store: keys that name a step's origin may be missing.
 
     ``index`` and ``is_init`` are left out if the first steps had none. If they had, steps without them get an index of
     -1 and an ``is_init`` of False, for the storage to set.

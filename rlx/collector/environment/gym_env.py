@@ -146,7 +146,7 @@ def called(function: MakeEnv) -> Any:
 
 
 def as_gymnasium(env: Any) -> Any:
-    """Return an environment of TorchRL as gymnasium's; anything else as it is."""
+    """Return an environment of TorchRL as gymnasium's; any other unchanged."""
     if not is_torchrl(env):
         return env
     from rlx.collector.environment.torchrl import adapted  # noqa: PLC0415  (torch takes seconds)
@@ -231,8 +231,7 @@ def is_open(source: EnvSource) -> bool:
 
 
 def _of_made(made: Any, source: MakeEnv | None, num_envs: int | None) -> Environment:
-    """Return the environment of a user's object, or of the one that ``source`` made; ``source`` makes further
-    copies."""
+    """Return the environment of a user's object, or of the result of ``source``, which creates further copies."""
     if isinstance(made, VectorEnv):
         if num_envs not in (None, made.num_envs):
             raise CollectError(

@@ -20,7 +20,7 @@ _DRAWN_AHEAD = 1024
 
 
 class Fields(spaces.Dict):
-    """A ``Dict`` whose keys are fields of their own, where those of another are parts of ``observation``.
+    """A ``Dict`` whose keys become separate fields, not parts of ``observation``.
 
     Example:
         >>> list(leaves(Fields(pixels=spaces.Box(0, 1, (2,)), step_count=spaces.Discrete(9)), "observation"))
@@ -29,7 +29,7 @@ class Fields(spaces.Dict):
 
 
 def leaves(space: Space, name: str) -> dict[str, Space]:
-    """Return the spaces without parts that a space is made of, by the names of their fields.
+    """Return the leaf spaces of a space, by the names of their fields.
 
     Example:
         >>> pair = spaces.Dict(goal=spaces.Box(0, 1, (3,)), door=spaces.Discrete(2))
@@ -122,7 +122,7 @@ def _bound(values: NDArray[Any]) -> Any:
 
 
 class RandomPolicy:
-    """A function that draws actions from the space, for each environment by a generator of its own.
+    """A function that draws actions from the space, with a generator per environment.
 
     So the actions of an environment do not depend on the number of other environments.
 

@@ -60,7 +60,7 @@ def capture(root: Any, limit: int | None = _MAX_BYTES) -> State:
 
 
 class Capture:
-    """Reader of a graph of objects; every object is read once, so that what was shared stays shared."""
+    """Reader of a graph of objects; each object is read once, so that shared objects stay shared."""
 
     def __init__(self, root: Any, limit: int | None = _MAX_BYTES) -> None:
         self.nodes: list[dict[str, Any]] = []
@@ -263,7 +263,7 @@ def _owner(array: NDArray[Any]) -> Any:
 
 
 def mujoco_arrays(data: Any) -> dict[str, NDArray[Any]]:
-    """Return what the last step left in a MjData and an environment may read before the next one."""
+    """Return the derived arrays of a MjData that an environment may read before the next step."""
     found = {name: getattr(data, name, None) for name in _MUJOCO}
     return {name: array for name, array in found.items() if isinstance(array, np.ndarray)}
 

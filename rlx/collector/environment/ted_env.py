@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TedEnv(ABC):
-    """A description of an environment, which is made when it is first stepped; collectors make others of their own.
+    """A description of an environment, which is created at its first step; collectors create their own.
 
     All TensorDicts have the shape ``batch_size``: [n] for n copies, [] for one without that dimension.
 
@@ -75,7 +75,7 @@ class TedEnv(ABC):
         return self._stepper.reset(tensordict)
 
     def step(self, tensordict: "TensorDictBase") -> "TensorDictBase":
-        """Take ``action`` and write what came of it under ``next``, the reward as float32; give the same TensorDict.
+        """Step with ``action``, write the results under ``next``, the reward as float32; return the same TensorDict.
 
         Raises:
             CollectError: the environment failed, the action does not fit its space, or an episode has ended and was not
@@ -130,7 +130,7 @@ class TedEnv(ABC):
         )
 
     def close(self) -> None:
-        """Close the environment, if it was made; the next step makes another."""
+        """Close the environment, if it was created; the next step creates another."""
         if self._opened is not None:
             self._opened.environment.close()
             self._opened = None

@@ -133,7 +133,7 @@ class VectorEnvironment:
         if isinstance(env.unwrapped, AsyncVectorEnv) or env.metadata.get(OWN_THREADS):
             self._here = ThisProcessOnly(
                 f"{name}, an environment with processes or threads of its own, cannot be used in a forked process",
-                hint="make the environment in the process that uses it",
+                hint="create the environment in the process that uses it",
             )
             on_fork(self, VectorEnvironment._leave)
 

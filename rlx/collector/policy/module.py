@@ -59,7 +59,7 @@ def load_exported(path: Path) -> torch.nn.Module:
     except Exception as exc:  # torch raises whatever a damaged file leads to
         raise CollectError(
             f"{path} holds no exported module: {type(exc).__name__}",
-            hint=f"for a state_dict, say what makes the module: {path}:module:factory",
+            hint=f"for a state_dict, name the module's factory: {path}:module:factory",
         ) from exc
     finally:
         logging.disable(disabled)

@@ -49,7 +49,7 @@ def declared_state(policy: Any) -> State:
 
 
 def fitting_zeros(module: torch.nn.Module, given: TensorDictBase, keys: Sequence[Key]) -> State:
-    """Return zeros of one environment for each key, of the shape and dtype that the module gives back under ``next``.
+    """Return zeros of one environment for each key, of the shape and dtype that the module writes under ``next``.
 
     A copy of the module is called, and no generator of torch moves on.
 
@@ -72,8 +72,7 @@ def fitting_zeros(module: torch.nn.Module, given: TensorDictBase, keys: Sequence
 
 
 def _settled(module: torch.nn.Module, given: TensorDictBase, zeros: State) -> State | None:
-    """Return zeros of the shapes that the module gives back for these;
-    none if it fails, or never gives back the same."""
+    """Return zeros of the shapes that the module writes for these; none if it fails or the shapes never settle."""
     for _ in range(_MOST_CALLS):
         inputs = given.copy()
         for key, row in zeros.items():
@@ -90,8 +89,7 @@ def _settled(module: torch.nn.Module, given: TensorDictBase, zeros: State) -> St
 
 
 def _shapes(module: torch.nn.Module) -> Iterator[tuple[int, ...]]:
-    """Yield shapes worth trying: what recurrent modules say of themselves, then a number, then sizes of the
-    parameters."""
+    """Yield shapes to try: sizes of recurrent modules, then a number, then sizes of parameters."""
     for part in module.modules():
         if isinstance(size := getattr(part, "hidden_size", None), int):
             yield (size,)
@@ -122,7 +120,7 @@ def _flat(tree: Any, parents: Key = ()) -> Iterator[tuple[Key, Any]]:
 
 
 class TensorDictPolicy:
-    """A policy that writes ``action`` and whatever else into a TensorDict of batch size [n].
+    """A policy that writes ``action`` and any other keys into a TensorDict of batch size [n].
 
     It finds there ``observation``, the parts of an observation that has any also at the root, ``is_init`` [n, 1], the
     flags ``done``, ``terminated`` and ``truncated`` [n, 1] of the state before the action, which are False, and its
@@ -224,7 +222,7 @@ class TensorDictPolicy:
             if not _is_same(output.get(key), inputs.get(key)):
                 raise CollectError(
                     f"policy {_name(self._function)} overwrites {'/'.join(key)!r}, which it is given",
-                    hint="write it under a key of its own",
+                    hint="write it under another key",
                 )
         written = [key for key in _leaves(output) if key not in there and key[0] != "action"]
         for key in written:

@@ -1,4 +1,4 @@
-"""Episodes put together from steps of environments that run side by side, and the schema of the dataset they make."""
+"""Assembly of episodes from the steps of parallel environments, and the schema of their dataset."""
 
 from __future__ import annotations
 

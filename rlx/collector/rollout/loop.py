@@ -64,7 +64,7 @@ class Rollout:
         into: Steps | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> Steps:
-        """Return steps until one environment has made ``length``: then all have, if no reset takes the place of a step.
+        """Return steps until one environment has ``length`` of them; all have, unless a reset takes a step.
 
         Args:
             length: T, at least 1.
@@ -169,7 +169,7 @@ class Rollout:
             column(steps.observation, name, array, steps.length + 1)[where] = array
 
     def _put_state(self, steps: Steps, where: Where) -> None:
-        """Write the state that the next actions are chosen from; zeros where none is known yet."""
+        """Write the state for the next actions; zeros if none is known yet."""
         for name, zeros in self._written.state.items():
             rows = self._state.get(name, zeros)
             column(steps.observation, name, rows, steps.length + 1)[where] = rows

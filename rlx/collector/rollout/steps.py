@@ -32,7 +32,7 @@ _GROUPS = ("step", "next", "state")
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps that n environments made meanwhile: at most T each.
+    """Steps of n environments: at most T each.
 
     Args:
         observation: [n, T + 1, ...]: observations and the policy's state. What each action was chosen from and, after
@@ -297,7 +297,7 @@ def flat_keys(keys: Any) -> InfoKeys:
 
 
 class Written:
-    """Learns from a policy's first choice what it writes, holds it to that, and lays it into Steps.
+    """Checks a policy's outputs against its first ones, and writes them into Steps.
 
     Args:
         drop: names of the outputs to drop: ``logits``, ``next/value``, or ``params`` for all below it.
@@ -318,7 +318,7 @@ class Written:
         return self._state
 
     def put(self, choice: Choice, steps: Steps, where: Where) -> None:
-        """Write what a policy wrote in one step, but its action and state, into the rows of that step."""
+        """Write a policy's outputs of one step, except action and state, into the rows of that step."""
         if not (choice.step or choice.next or choice.state or self._writes):
             return
         found = {"step": choice.step, "next": choice.next, "state": choice.state}
@@ -368,7 +368,7 @@ class Written:
 
 
 def column(columns: Arrays, name: str, rows: NDArray[Any], length: int) -> NDArray[Any]:
-    """Return the array [n, T, ...] for rows [n, ...], made if it is not there."""
+    """Return the array [n, T, ...] for rows [n, ...]; create it if missing."""
     found = columns.get(name)
     if found is None:
         found = columns[name] = np.zeros((len(rows), length, *rows.shape[1:]), rows.dtype)

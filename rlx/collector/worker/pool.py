@@ -99,7 +99,7 @@ class WorkerPool(ABC, Generic[T]):
             return Answer(worker, call.task, value)
 
     def _answers_to(self, tasks: Mapping[int, T]) -> dict[int, Any]:
-        """Return the answers, by worker, of workers that have nothing else to do to one task each."""
+        """Return the results, by worker, of one task for each idle worker."""
         for worker, task in tasks.items():
             self._submit(worker, task)
         answers = dict[int, Any]()
@@ -109,7 +109,7 @@ class WorkerPool(ABC, Generic[T]):
         return {worker: answers[worker] for worker in tasks}
 
     def _last_answers(self, workers: Sequence[int], task: T) -> list[tuple[int, Any]]:
-        """Return all answers that workers still give, the last one to this task; none of those that died or failed."""
+        """Return the remaining results of workers up to this task; none of dead or failed ones."""
         for worker in workers:
             self._submit(worker, task)
         answers = []
@@ -148,7 +148,7 @@ class WorkerPool(ABC, Generic[T]):
                 f"worker {worker} died {self._deaths[worker]} times without progress, the last time so: {death}",
                 hint="its environment or policy ends the process or hangs; or memory is short: use fewer workers",
             ) from death
-        logger.warning("worker %d died (%s): another takes its place, %s", worker, death, lost)
+        logger.warning("worker %d died (%s) and is replaced, %s", worker, death, lost)
 
 
 ShardTask = FindLayout | ShardFormat | WorkUnit | None
@@ -248,7 +248,7 @@ class ShardPool(WorkerPool[ShardTask]):
             self._run.advance(-steps, -episodes)
             self._return(state, -steps, -episodes)
             state.unit = WorkUnit("", 0)
-        return f"and the {steps} steps that it had made and that are in no finished shard are collected again"
+        return f"and the {steps} steps outside its finished shards are collected again"
 
     def _tasks_after_death(self, worker: int, unanswered: Sequence[ShardTask]) -> Sequence[ShardTask]:
         if not self._has_format:

@@ -262,7 +262,7 @@ class ShardWorker:
 
 
 def opened(source: EnvSource, num_envs: int) -> Environment:
-    """Return the environment that a user means; of a name with a colon, what that object makes."""
+    """Return the environment of a user's argument; for ``module:name``, the result of that object."""
     if isinstance(source, str) and ":" in source:
         source = load_object(source)
     return open_environment(source, num_envs)

@@ -86,7 +86,7 @@ class SharedSteps:
         self._arrays.unlink()
 
     def steps(self, slot: int, length: int) -> Steps:
-        """Return steps [n, T] in a slot, yet to be made."""
+        """Return empty steps [n, T] in a slot."""
         return Steps(
             {name: self._arrays[f"{slot}/{name}"][:, : length + 1] for name in self._observations},
             {name: self._arrays[f"{slot}/{name}"][:, :length] for name in (*self._actions, IS_INIT)},
@@ -97,7 +97,7 @@ class SharedSteps:
         )
 
     def put(self, slot: int, steps: Steps) -> Remainder:
-        """Copy the last observations beside steps that were made in a slot; return what has no room there."""
+        """Copy the last observations next to the steps of a slot; return those that do not fit."""
         finals = list(steps.final.values())
         room = _finals(self._layout)
         for row, final in enumerate(finals[:room]):
@@ -145,7 +145,7 @@ class SharedSteps:
         self._arrays["stopped"][...] = number
 
     def is_stopped(self, number: int) -> bool:
-        """Return whether a task of this round is to end with the steps made so far."""
+        """Return whether tasks of this round should end with the steps taken so far."""
         return bool(self._arrays["stopped"] >= number)
 
 

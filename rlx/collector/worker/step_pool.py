@@ -94,12 +94,12 @@ class Detach:
 
 @dataclass(frozen=True, slots=True)
 class SaveState:
-    """The answer is the state of rollout, environment and generators; or a text, what hides its state."""
+    """Task whose result is the state of rollout, environment and generators; or, as text, what cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadState:
-    """From now on it continues from a state of ``SaveState``; the answer is None, or a text, why it does not fit."""
+    """Task that restores a state of ``SaveState``; its result is None, or, as text, why it does not fit."""
 
     state: Mapping[str, Any]
     first_env: int
@@ -107,7 +107,7 @@ class LoadState:
 
 @dataclass(frozen=True, slots=True)
 class Collect:
-    """A task; the answer is steps: all of them, or those that are not in the shared memory.
+    """Task whose result is steps: all of them, or those outside the shared memory.
 
     Args:
         slot: of the shared memory, where the steps go.
@@ -316,7 +316,7 @@ class StepPool(WorkerPool[Collect]):
         return self._weights
 
     def state(self) -> list[dict[str, Any]] | str:
-        """Return the state of every worker; or a text, what hides its state. Tasks must have been answered."""
+        """Return the state of every worker; or, as text, what cannot be read. No tasks may be pending."""
         found = []
         for worker, actor in enumerate(self._actors):
             if self.unanswered(worker):
@@ -327,7 +327,7 @@ class StepPool(WorkerPool[Collect]):
         return found
 
     def load_state(self, states: Sequence[Mapping[str, Any]], first_envs: Sequence[int]) -> str | None:
-        """Make workers continue from states; return why one of them cannot, None if all do."""
+        """Restore the states of workers; return why one cannot be restored, or None."""
         if len(states) != len(self._actors):
             return f"there were {len(states)} workers, and now are {len(self._actors)}"
         for worker, (state, first) in enumerate(zip(states, first_envs, strict=True)):

@@ -97,7 +97,7 @@ def common_losses(
     if truncation and (truncated := int(table.truncated.sum())):
         losses.append(f"that {_of(truncated, len(table))} were truncated")
     if episodes and table.episode.tolist() != list(range(len(table))):
-        losses.append("the source's numbers of the episodes")
+        losses.append("the source's episode numbers")
     if starts and (late := int((~table.from_reset).sum())):
         losses.append(f"that {_of(late, len(table))} start in the middle of an episode")
     return losses

@@ -83,7 +83,7 @@ class Layout(Protocol):
 
 
 def block_steps(schema: Schema) -> int:
-    """Return steps in the longest block of steps like these: ``MAX_BLOCK_STEPS``, or what fits into 32 MiB.
+    """Return the maximum steps of a block: ``MAX_BLOCK_STEPS``, or as many as fit into 32 MiB.
 
     Example:
         >>> block_steps(Schema.of(observation=("uint8", (210, 160, 3)), action=("int64", ())))

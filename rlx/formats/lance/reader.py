@@ -1,4 +1,4 @@
-"""A Lance dataset of steps: a row a step, columns by TED path or as the options name them."""
+"""A Lance dataset of steps: one row per step, columns by TED path or as the options name them."""
 
 import struct
 from collections.abc import Generator, Iterator, Mapping, Sequence

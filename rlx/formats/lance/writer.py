@@ -1,4 +1,4 @@
-"""Lance: a row a step, columns by TED path."""
+"""Lance: one row per step, columns by TED path."""
 
 import re
 from collections.abc import Iterator, Sequence

@@ -44,7 +44,7 @@ from rlx.schema import Field, Role, Schema
 
 _LAYOUT = (
     "expected LeRobot's layout, v3.0: meta/info.json with features, meta/episodes/*/*.parquet with length and place of "
-    "every episode, data/*/*.parquet with observation..., action, next.reward, next.done, a row a step; or v2.1: "
+    "every episode, data/*/*.parquet with observation..., action, next.reward, next.done, one row per step; or v2.1: "
     "meta/episodes.jsonl instead, and a file per episode"
 )
 

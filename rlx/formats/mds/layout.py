@@ -30,7 +30,7 @@ from rlx.schema import TEXT, Field
 
 INDEX, SHARD, VERSION = "index.json", "shard.{:05d}.mds", 2
 LAYOUT = (
-    "expected an MDS dataset of a sample a step: index.json with shards, columns observation, action, next/reward, "
+    "expected an MDS dataset of one sample per step: index.json with shards, columns observation, action, next/reward, "
     "next/terminated, next/truncated; `from_` mds:observation=NAME,... names others"
 )
 _SCALARS = frozenset(

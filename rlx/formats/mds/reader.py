@@ -1,4 +1,4 @@
-"""An MDS dataset of steps: a sample a step, columns by TED path or as the options name them."""
+"""An MDS dataset of steps: one sample per step, columns by TED path or as the options name them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MDS: a sample a step with the observation after it, columns by TED path, pictures as PNG."""
+"""MDS: one sample per step with the observation after it, columns by TED path, pictures as PNG."""
 
 import json
 import struct

@@ -26,8 +26,8 @@ FINAL = f"{GROUP}final/"
 # Columns of the table of trajectories, each with the kinds of numbers it may have.
 TABLE: Mapping[str, str] = {"length": "iu", "episode": "iu", "from_reset": "b", "final_recorded": "b", "cut": "b"}
 LAYOUT = (
-    "expected arrays of a row a step: observation [S, ...], action [S, ...], next/reward [S], next/terminated [S], "
-    f"next/truncated [S]; and perhaps of a row a trajectory: trajectories/{', trajectories/'.join(TABLE)}"
+    "expected arrays of one row per step: observation [S, ...], action [S, ...], next/reward [S], next/terminated [S], "
+    f"next/truncated [S]; and perhaps of one row per trajectory: trajectories/{', trajectories/'.join(TABLE)}"
 )
 
 
@@ -125,7 +125,7 @@ class Member:
         return (TEXT if self.dtype.kind in _TEXTS else self.dtype.name), self.shape[1:]
 
     def close(self) -> None:
-        """Close the stream, whatever is left in it."""
+        """Close the stream, even if it is not exhausted."""
         self._file.close()
 
     def read(self, count: int) -> NDArray[Any]:

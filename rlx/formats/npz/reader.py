@@ -1,4 +1,4 @@
-"""numpy's ``.npz``: an array a field, a row a step, named by TED paths; and perhaps a table of the trajectories.
+"""numpy's ``.npz``: one array per field, one row per step, named by TED paths; and perhaps a table of the trajectories.
 
 Nothing of it is unpickled, and the arrays are read side by side, so that memory does not depend on their size.
 """
@@ -47,7 +47,7 @@ class Npz(OneFile):
     """One archive.
 
     Args:
-        finals: name of the array of final observations, a row an episode, by observation.
+        finals: name of the array of final observations, one row per episode, by observation.
     """
 
     fields: TedFields
@@ -83,7 +83,7 @@ class Npz(OneFile):
 
 
 class _Columns(StreamColumns):
-    """The same, where final observations are arrays of their own: a row an episode."""
+    """The same, where final observations are arrays of their own: one row per episode."""
 
     def __init__(
         self, stream: RowStream, finals: Mapping[str, Member], fields: TedFields, first: int, place: int

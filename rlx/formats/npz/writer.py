@@ -1,5 +1,5 @@
-"""numpy's ``.npz``: of a dataset, an array a field, a row a step, and the table of trajectories; of batches, an array a
-column: ``numpy.load(file)["next/reward"]``.
+"""numpy's ``.npz``: of a dataset, one array per field, one row per step, and the table of trajectories; of batches, one
+array per column: ``numpy.load(file)["next/reward"]``.
 """
 
 import io
@@ -32,7 +32,7 @@ _TEXT_ROWS = 4096
 
 
 class NpzDatasetExporter:
-    """Exporter of ``next/reward`` [S], ``observation`` [S, ...] and the like, and a row a trajectory under
+    """Exporter of ``next/reward`` [S], ``observation`` [S, ...] and the like, and one row per trajectory under
     ``trajectories``.
 
     An archive is written array by array, but a dataset is read once: the largest array of numbers goes right into the

@@ -1,4 +1,4 @@
-"""Parquet as the library ``datasets`` writes it: a row a step, columns by TED path, pictures as PNG."""
+"""Parquet as the library ``datasets`` writes it: one row per step, columns by TED path, pictures as PNG."""
 
 import json
 from collections.abc import Mapping, Sequence

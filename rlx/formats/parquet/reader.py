@@ -1,4 +1,4 @@
-"""Parquet files of steps: a row a step with columns by TED path, or a row an episode.
+"""Parquet files of steps: one row per step with columns by TED path, or one row per episode.
 
 Rows of episodes are those of jat-project/jat-dataset on the Hugging Face hub: columns are lists with an entry per step,
 ``image_observations`` (files of pictures), ``continuous_observations``, ``discrete_observations`` or
@@ -55,12 +55,12 @@ from rlx.store.foreign_types import row_type, to_rows
 REWARDS = "rewards"
 _ENDINGS = {"_observations": "observation", "_actions": "action"}
 _LAYOUT = (
-    "expected Parquet of a row an episode: columns image_observations or continuous_observations, discrete_actions or "
-    "continuous_actions, rewards, each a list with an entry per step"
+    "expected Parquet of one row per episode: columns image_observations or continuous_observations, discrete_actions "
+    "or continuous_actions, rewards, each a list with an entry per step"
 )
 _SCANNED_ROWS = 16
 _STEPS_LAYOUT = (
-    "expected Parquet of a row a step: columns observation, action, next/reward, next/terminated, next/truncated, "
+    "expected Parquet of one row per step: columns observation, action, next/reward, next/terminated, next/truncated, "
     "numbers or lists of as many numbers in every row"
 )
 
@@ -75,7 +75,7 @@ def open_parquet(path: Path, split: str | None = None, **columns: str) -> TableR
 
     Args:
         split: which of several splits of the directory.
-        columns: names of columns that are not TED paths, by the options of the format; the file has a row a step then.
+        columns: names of columns that are not TED paths, by the options of the format; requires one row per step.
     """
     with expecting(_STEPS_LAYOUT):
         parts = parts_of(path, split)
@@ -178,7 +178,7 @@ class _Columns:
 
 
 def _has_episodes(path: Path) -> bool:
-    """Return whether a Parquet file of a dataset has the columns of a row an episode; damaged files have none."""
+    """Return whether a Parquet file of a dataset has one row per episode; damaged files do not."""
     try:
         with opened(path) as file:
             return REWARDS in file.names and "next/reward" not in file.names and not is_gymrec(file.names)

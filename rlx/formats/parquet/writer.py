@@ -1,4 +1,4 @@
-"""Parquet: of a dataset, a row a step, columns by TED path, and a row group an episode, or for several short ones; of
+"""Parquet: of a dataset, one row per step, columns by TED path, and a row group per episode or several short ones; of
 batches, arrays as nested lists of fixed size, one level per dimension.
 """
 

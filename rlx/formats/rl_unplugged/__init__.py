@@ -8,7 +8,7 @@ import re
 from rlx.formats.registry import Format
 
 LAYOUT = (
-    "expected RL Unplugged's layout: GAME/run_R-IIIII-of-NNNNN, a gzipped TFRecord of an episode an example with "
+    "expected RL Unplugged's layout: GAME/run_R-IIIII-of-NNNNN, a gzipped TFRecord of one episode per example with "
     "observations (PNG), actions, clipped_rewards and discounts, T of each"
 )
 URL = "https://storage.googleapis.com/rl_unplugged/atari_episodes_ordered"

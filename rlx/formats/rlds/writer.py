@@ -1,4 +1,4 @@
-"""RLDS as TensorFlow Datasets keeps it, ``tfds.builder_from_directory(path)``: an episode an example."""
+"""RLDS as TensorFlow Datasets keeps it, ``tfds.builder_from_directory(path)``: one episode per example."""
 
 import json
 import re

@@ -32,7 +32,7 @@ def test_one_that_hangs_is_replaced(sync: bool, tmp_path: Path, caplog: pytest.L
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage() == (
-        "worker 1 died (an actor did not finish a step within 3 s): another takes its place, "
+        "worker 1 died (an actor did not finish a step within 3 s) and is replaced, "
         "and its unfinished episodes are lost (1)"
     )
 

@@ -90,7 +90,7 @@ def test_a_replacement_answers_what_the_dead_worker_had_not(
     ]
     assert (pool.started, pool.written_off) == ([0, 1, 1], [1])
     assert caplog.messages == [
-        f"worker 1 died (an actor's process ended with exit code {code}): another takes its place, and all is lost"
+        f"worker 1 died (an actor's process ended with exit code {code}) and is replaced, and all is lost"
     ]
 
 
@@ -115,7 +115,7 @@ def test_deaths_before_the_first_task_count_too(actors: LocalActors, caplog: pyt
     with caplog.at_level(logging.WARNING):
         pool = Doubling(actors, 1, deaths_in_prepare=2)
     assert pool.written_off == []
-    assert all(message.endswith("another takes its place, before its first step") for message in caplog.messages)
+    assert all(message.endswith("and is replaced, before its first step") for message in caplog.messages)
     pool.submit(0, "kill")
     with pytest.raises(WorkerLostError, match="died 3 times"):
         pool.next_answer()

@@ -125,7 +125,9 @@ def test_bad_arrays(tmp_path: Path, change: Arrays, message: str) -> None:
     tabled = any(name.startswith("trajectories/") for name in change)
     arrays = {**(with_table(steps()) if tabled else steps()), **change}
     path = write(tmp_path / "a.npz", {name: rows for name, rows in arrays.items() if rows is not None})
-    with pytest.raises(CorruptShardError, match=message + ".*; expected arrays of a row a step: observation") as caught:
+    with pytest.raises(
+        CorruptShardError, match=message + ".*; expected arrays of one row per step: observation"
+    ) as caught:
         read(open_npz(path), 0)
     assert str(path) in str(caught.value)
 

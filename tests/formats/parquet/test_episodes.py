@@ -1,4 +1,4 @@
-"""Parquet files of a row an episode, as JAT's are, written by the library ``datasets``."""
+"""Parquet files of one row per episode, as JAT's are, written by the library ``datasets``."""
 
 from collections import Counter
 from pathlib import Path
@@ -109,7 +109,7 @@ def test_several_observations_and_other_columns(tmp_path: Path) -> None:
     ],
 )
 def test_bad_columns(change: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(CorruptShardError, match=message + ".*; expected Parquet of a row an episode"):
+    with pytest.raises(CorruptShardError, match=message + ".*; expected Parquet of one row per episode"):
         read(open_parquet(write(tmp_path / "a.parquet", **change)), 0)
 
 

@@ -139,7 +139,9 @@ def test_a_schema_of_a_batch_that_rlx_wrote(tmp_path: Path) -> None:
 def test_bad_columns(tmp_path: Path, change: Columns, message: str) -> None:
     columns = {name: column for name, column in {**steps(), **change}.items() if column is not None}
     path = write(tmp_path / "a.parquet", columns)
-    with pytest.raises(CorruptShardError, match=message + ".*; expected Parquet of a row a step: columns") as caught:
+    with pytest.raises(
+        CorruptShardError, match=message + ".*; expected Parquet of one row per step: columns"
+    ) as caught:
         read(open_parquet(path), 0)
     assert str(path) in str(caught.value)
 
