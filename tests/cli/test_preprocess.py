@@ -162,7 +162,7 @@ def test_what_goes_wrong(cli: Cli, pong: Path, code: Path, tmp_path: Path, name:
     [
         ((), "missing argument 'SRC'"),
         (("{pong}",), "missing argument 'DST'"),
-        (("{pong}", "{pong}/made"), "lies inside"),
+        (("{pong}", "{pong}/made"), "is inside"),
     ],
 )
 def test_places_that_are_missing_or_refused(cli: Cli, pong: Path, arguments: tuple[str, ...], message: str) -> None:

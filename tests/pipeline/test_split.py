@@ -149,9 +149,7 @@ class TestResume:
 
     def test_otherwise_it_is_refused(self, dataset: Path) -> None:
         shared_out(dataset, "ab", Division([0.5, 0.5]))
-        with pytest.raises(
-            DatasetExistsError, match=r"its split is .*'seed': 0.*expected .*'seed': 1"
-        ):
+        with pytest.raises(DatasetExistsError, match=r"its split is .*'seed': 0.*expected .*'seed': 1"):
             shared_out(dataset, "ab", Division([0.5, 0.5], seed=1))
         shared_out(dataset, "ab", Division([0.5, 0.5], seed=1), overwrite=True)
         assert sorted(episodes(dataset.parent / "a") + episodes(dataset.parent / "b")) == list(range(20))
