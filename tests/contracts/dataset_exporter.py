@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import DatasetExistsError, DiskFullError, ExportError, FileAccessError
 from rlx.formats.registry import formats
+from rlx.manifest import Manifest
 from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import ExportReport, SelectedShards, export
 from rlx.progress import Silent
@@ -293,6 +294,15 @@ class DatasetExporterContract:
             elif name not in said and "final observation" not in said:
                 for trajectory, was in zip(found, before, strict=True):
                     np.testing.assert_array_equal(trajectory[name], was[name], err_msg=name)
+
+    def test_long_notes_come_back_or_are_lost_by_name(self, tmp_path: Path, path: Path) -> None:
+        dataset = whole_dataset(tmp_path / "data", self.held()[0])
+        notes = {"card": "x" * 100_000}
+        replace(Manifest.load(dataset.path), notes=notes).save(dataset.path)
+        report = self.export(dataset.path, path)
+        found = open_source(path, None)[0].notes
+        assert found.get("card") == notes["card"] or "the notes of the source" in " ".join(report.losses)
+        assert self.export(dataset.path, path).skipped_shards == report.shards
 
     def test_a_path_that_is_not_utf_8(self, tmp_path: Path) -> None:
         dataset = whole_dataset(tmp_path / "data", self.held()[0])

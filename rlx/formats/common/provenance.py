@@ -26,7 +26,7 @@ KEY = "rlx"
 FILE_NAME = "provenance.json"
 # Of the notes of a source whose file has it; never among those of a dataset.
 SCHEMA = "schema"
-_MAX_BYTES = 2**20
+_MAX_BYTES = 2**24
 # Notes of how another file was read, which reading this one recreates.
 _OF_READING = frozenset({"left_out", "left_out_not_numbers", NOT_TAKEN, STEPS_WITHOUT_OUTCOME, SCHEMA})
 

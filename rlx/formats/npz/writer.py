@@ -42,9 +42,9 @@ class NpzDatasetExporter:
 
     title = "npz"
 
-    def losses(self, experience: Experience) -> Sequence[str]:  # noqa: ARG002  (whatever it is)
-        """Return an empty list: the format loses nothing."""
-        return []
+    def losses(self, experience: Experience) -> Sequence[str]:
+        """Return notes and spaces that are too long for the comment of an archive."""
+        return _commented(experience)[1]
 
     def owns(self, path: Path) -> bool:
         """Return whether a file is an archive of arrays."""
@@ -89,7 +89,7 @@ class NpzDatasetExporter:
             for name, column in _table(experience):
                 with _member(archive, name, _Array(column.dtype.name, column.shape)) as member:
                     member.write(column.tobytes())
-            archive.comment = _comment(experience)
+            archive.comment, _ = _commented(experience)
 
 
 def _keep_texts(file: IO[bytes], name: str, rows: NDArray[Any]) -> int:
@@ -157,10 +157,17 @@ def _member(archive: zipfile.ZipFile, name: str, array: _Array) -> Iterator[IO[b
         yield member
 
 
-def _comment(experience: Experience) -> bytes:
-    said = provenance(experience, [])
-    text = json.dumps(said, sort_keys=True).encode()
-    return text if len(text) <= _MAX_COMMENT_BYTES else json.dumps({**said, "notes": {}}, sort_keys=True).encode()
+def _commented(experience: Experience) -> tuple[bytes, list[str]]:
+    """Return what the archive's comment says, and what it has no room for."""
+    left_out: dict[str, Any] = {}
+    losses: list[str] = []
+    for key, loss in (("notes", "the notes of the source"), ("schema", "the spaces of the fields")):
+        text = json.dumps({**provenance(experience, losses), **left_out}, sort_keys=True).encode()
+        if len(text) <= _MAX_COMMENT_BYTES:
+            return text, losses
+        left_out[key] = {}
+        losses.append(f"{loss}: archives have comments of at most {_MAX_COMMENT_BYTES:,} bytes")
+    return json.dumps({**provenance(experience, losses), **left_out}, sort_keys=True).encode(), losses
 
 
 class NpzExporter:

@@ -22,7 +22,6 @@ _CHUNK_BYTES = 2**16
 _MIN_GZIP_ROW_BYTES = 1024
 _GZIP_LEVEL = 1
 _REFERENCE_BYTES = 16  # to a text, which is elsewhere in the file
-_MAX_ATTRIBUTE_BYTES = 60_000  # HDF5 takes 64 kB in all
 
 
 class Hdf5Output:
@@ -34,10 +33,7 @@ class Hdf5Output:
 
     def sign(self, said: Mapping[str, Any]) -> None:
         """Say whose data these are in an attribute of the file: readers pass over those that they do not know."""
-        text = json.dumps(said, sort_keys=True)
-        if len(text.encode()) > _MAX_ATTRIBUTE_BYTES:
-            text = json.dumps({**said, "notes": {}}, sort_keys=True)
-        self.file.attrs[KEY] = text
+        self.file.attrs[KEY] = json.dumps(said, sort_keys=True)
 
     def rows(self, name: str, count: int, shape: Sequence[int], dtype: DTypeLike, *, growing: bool = False) -> "Rows":
         """Return a dataset of ``count`` rows, to be filled from the first to the last.
