@@ -187,6 +187,10 @@ class HERReplayBuffer(TensorDictReplayBuffer):
             raise SchemaMismatchError(f"reward_fn gave {list(rewards.shape)}: expected {list(stored[at].shape)}")
         steps.set(self.reward_key, stored.index_copy(0, at, rewards.reshape(stored[at].shape).to(stored.dtype)))
 
+    @property
+    def _reads_around(self) -> bool:
+        return True  # goals are those of other steps
+
     def _chosen_index(self) -> TrajectoryIndex:
         return super()._chosen_index() if self.end_key is None else self._storage.index(None, self.end_key)
 

@@ -270,11 +270,11 @@ class Prefetcher:
             batch = self._gather(draw)
         return draw, self._finish(batch)
 
-    def written(self, rows: Rows) -> None:
-        """Invalidate draws after a write; the storage's lock must be held."""
+    def written(self, rows: Rows, *, all_batches: bool = False) -> None:
+        """Invalidate draws of rows, or all draws, after a write; the storage's lock must be held."""
         with self._own_lock:
             for ticket in [*self._ahead, *self._taken]:
-                ticket.is_stale = ticket.is_stale or bool(np.isin(ticket.draw.rows, rows).any())
+                ticket.is_stale = ticket.is_stale or all_batches or bool(np.isin(ticket.draw.rows, rows).any())
 
     def pending(self) -> list[Draw]:
         """Return the pending draws, in order, without those that would be drawn again."""

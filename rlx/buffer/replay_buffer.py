@@ -242,12 +242,17 @@ class ReplayBuffer(Preprocessing):
                 raise SchemaMismatchError(f"steps of shape {list(shape)}: expected {list(expected)}, those of the rows")
             ready = self._transform.inv(given.reshape(rows.size, *given.batch_size[len(expected) :]))
             self._storage.update(rows.reshape(-1), ready)
-            self._written(rows)
+            self._written(rows, all_batches=self._reads_around)
 
-    def _written(self, rows: Rows) -> None:
+    @property
+    def _reads_around(self) -> bool:
+        """Whether a batch depends on steps besides its own."""
+        return bool(split(self._transform.transforms)[0])
+
+    def _written(self, rows: Rows, *, all_batches: bool = False) -> None:
         self._left = deque(draw for draw in self._left if not (draw.describes_steps and np.isin(draw.rows, rows).any()))
         if self._prefetcher is not None:
-            self._prefetcher.written(rows)
+            self._prefetcher.written(rows, all_batches=all_batches)
 
     def empty(self) -> None:
         """Remove all steps."""

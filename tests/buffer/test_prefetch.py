@@ -19,6 +19,7 @@ from rlx.buffer.sampler.prioritized import PrioritizedSampler
 from rlx.buffer.sampler.slices import SliceSampler
 from rlx.buffer.sampler.steps import RandomSampler, SamplerWithoutReplacement
 from rlx.buffer.storage.tensors import LazyTensorStorage
+from rlx.buffer.transform import NStep
 from rlx.errors import SamplingError
 from tests.buffer import producers
 
@@ -70,6 +71,17 @@ def test_a_batch_whose_rows_were_overwritten_is_read_again() -> None:
         assert (batch == made[info["index"]]).all()
     made[0:64] = made[0:64].set("action", torch.full((64,), 99))
     assert all((made.sample()["action"] == 99).all() for _ in range(10))
+    made.shutdown()
+
+
+def test_a_batch_is_read_again_where_a_step_after_its_own_changed() -> None:
+    made = buffer(4, RandomSampler(seed=3), transform=NStep(3, 1.0))
+    made.sample()
+    stored = made.storage.get(np.arange(64))
+    for row in range(0, 64, 2):
+        made[[row]] = stored[[row]].set(("next", "reward"), torch.full((1, 1), 1000.0))
+        batch, info = made.sample(return_info=True)
+        assert (batch == made[info["index"]]).all()
     made.shutdown()
 
 
