@@ -159,6 +159,8 @@ def _fields(columns: Columns) -> _Fields:
         after = ("next", *path)
         if (after in columns and after not in _DERIVED and path not in observations) or path == ("reward",):
             raise _refused(path, f"next/{name} is another value of the same name")
+        if name in fields:  # of a name with a slash
+            raise _refused(path, f"another key would be saved as {name} too")
         role = Role.OBSERVATION if path in observations else Role.NEXT if is_next else Role.STEP
         try:
             fields[name] = Field.of(columns[path].reshape(-1) if path == _REWARD else columns[path], role)

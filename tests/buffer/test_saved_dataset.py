@@ -182,6 +182,8 @@ def test_what_a_dataset_cannot_hold_is_refused_before_anything_is_written(tmp_pa
     wide = episode(1, 3)
     wide["next", "observation"] = wide["next", "observation"].double()
     refused(wide, r"observation cannot be saved: it is float32\[3\], and float64\[3\] under next")
+    twice = episode(1, 3).set("a/b", torch.zeros(3)).set(("a", "b"), torch.ones(3))
+    refused(twice, "a/b cannot be saved: another key would be saved as a/b too")
     refused(episode(1, 3).set("a b", torch.zeros(3)), "a b cannot be saved: field name")
     refused(episode(1, 3).exclude(("next", "reward")), "next/reward is missing")
     refused(episode(1, 3).exclude(("next", "done"), ("next", "terminated")), "next/done is missing")
