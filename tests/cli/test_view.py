@@ -20,7 +20,7 @@ from tests.viewer.datasets import numbers
 @pytest.mark.parametrize(("suffix", "head"), [("png", b"\x89PNG"), ("gif", b"GIF89a"), ("html", b"<!doctype html>")])
 def test_a_file(cli: Cli, pong: Path, tmp_path: Path, suffix: str, head: bytes) -> None:
     path = tmp_path / f"a.{suffix}"
-    result = cli("view", pong, "-o", path, "--episode", 2, "--json")
+    result = cli("view", pong, "-o", path, "--episode", 2, "--json", "--quiet")
     assert (result.code, result.err) == (0, "")
     said = json.loads(result.out)
     assert list(said) == ["file", "format", "episodes", "frames", "every", "bytes"]
@@ -31,7 +31,7 @@ def test_a_file(cli: Cli, pong: Path, tmp_path: Path, suffix: str, head: bytes) 
 
 def test_a_film_for_people(cli: Cli, tmp_path: Path) -> None:
     dataset = numbers(tmp_path / "set").path
-    result = cli("view", dataset, "-o", tmp_path / "a.mp4", "--fps", 15)
+    result = cli("view", dataset, "-o", tmp_path / "a.mp4", "--fps", 15, "--quiet")
     assert (result.code, result.err) == (0, "")
     first, second = result.out.splitlines()
     assert first.startswith("Test/1: episode 1, 41 frames; ")

@@ -113,7 +113,7 @@ def test_a_shard_is_listed_only_when_it_is_committed(tmp_path: Path) -> None:
         ({"id": "Test/2"}, "id is Test/1, expected Test/2"),
         ({"store": "memmap"}, "store is zarr"),
         ({"codec": Codec.parse("zstd").to_json()}, "codec is"),
-        ({"schema": Schema.of(("uint8", (2,)), ("int64", ()))}, "schema is"),
+        ({"schema": Schema.of(("uint8", (2,)), ("int64", ()))}, "field observation is"),
     ],
     ids=["id", "store", "codec", "schema"],
 )
