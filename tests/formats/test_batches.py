@@ -15,7 +15,7 @@ import zarr
 
 from rlx.errors import DatasetExistsError, DiskFullError, MissingExtraError, SchemaMismatchError, UnknownFormatError
 from rlx.formats.common.exporter import Columns
-from rlx.formats.registry import format_of, formats
+from rlx.formats.registry import format_of, formats, writable
 from rlx.formats.writing import export
 from tests.contracts.exporter import Arrays, ExporterContract, batch
 
@@ -136,6 +136,16 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     with pytest.raises(DiskFullError, match="no room"):
         export([batch(1, 0)], tmp_path / "a.npz", FullDisk())
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", sorted(writable("batches")))
+def test_rows_without_values_are_written_or_refused_by_name(name: str, tmp_path: Path) -> None:
+    columns = {"action": np.zeros(2, "f4"), "info/said": np.zeros((2, 0), "i8")}
+    try:
+        export([columns], tmp_path / f"a.{name}", formats()[name].batches)
+    except SchemaMismatchError as exc:
+        assert str(exc) == f"info/said is int64[0], without a value, which {name} cannot hold"  # noqa: PT017
+    assert [path.name for path in tmp_path.iterdir()] == ([] if name in ("h5", "parquet") else [f"a.{name}"])
 
 
 @pytest.mark.parametrize("name", ["npz", "h5"])

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.formats.common.exporter import Columns, without_nul
+from rlx.formats.common.exporter import Columns, with_values, without_nul
 from rlx.formats.common.hdf5.output import Disk
 
 _CHUNK_BYTES = 2**18
@@ -37,6 +37,7 @@ def _write(batches: Iterable[Columns], file: BinaryIO) -> None:
         with h5py.File(disk, "w") as root:
             for batch in batches:
                 for name, rows in batch.items():
+                    with_values(name, rows, "h5")
                     if rows.dtype == object:
                         without_nul(name, rows, "h5")
                     if name in root:

@@ -368,6 +368,16 @@ def gathered(batches: Iterable[Columns]) -> dict[str, NDArray[Any]]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
+def with_values(name: str, rows: NDArray[Any], file: str) -> NDArray[Any]:
+    """Return the rows [n, ...] of a column, for a format that cannot hold rows without any value."""
+    if 0 in rows.shape[1:]:
+        raise SchemaMismatchError(
+            f"{name} is {rows.dtype}{list(rows.shape[1:])}, without a value, which {file} cannot hold",
+            hint="use `format` npz, zarr or jsonl",
+        )
+    return rows
+
+
 def without_nul(name: str, rows: NDArray[Any], file: str) -> NDArray[Any]:
     """Return the texts [n, ...] of a column, for a format that marks the end of a text with NUL."""
     if any("\0" in text for text in rows.flat):

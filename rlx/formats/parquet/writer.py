@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
 
-from rlx.formats.common.exporter import Columns, Experience, check_values
+from rlx.formats.common.exporter import Columns, Experience, check_values, with_values
 from rlx.formats.common.parquet_file import is_parquet
 from rlx.formats.common.provenance import KEY, provenance
 from rlx.formats.common.rows.ted_fields import LOCATIONS, step_batches, ted_paths
@@ -83,7 +83,9 @@ class ParquetExporter:
         writer = None
         try:
             for batch in batches:
-                table = arrow.table({name: from_rows(rows) for name, rows in batch.items()})
+                table = arrow.table(
+                    {name: from_rows(with_values(name, rows, "parquet")) for name, rows in batch.items()}
+                )
                 writer = writer or parquet.ParquetWriter(file, table.schema, compression="zstd")
                 writer.write_table(table)
         finally:
