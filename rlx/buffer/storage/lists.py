@@ -1,5 +1,6 @@
 """Storages of each step by itself: of one shape, or of shapes of their own."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -79,12 +80,11 @@ class LazyStackStorage(ListStorage):
     def __init__(self, max_size: int = 1_000) -> None:
         super().__init__(max_size)
         self._rest: dict[int, TensorDictBase] = {}
+        self._having = Counter[Path]()  # steps of `_rest` that have a leaf
 
     def has(self, key: Any) -> bool:
         """Return whether every step has this leaf; false before the first write."""
-        path = as_path(key)
-        rest = self._rest.values()
-        return super().has(key) or (bool(rest) and all(path in _leaves(step) for step in rest))
+        return super().has(key) or 0 < len(self._rest) == self._having[as_path(key)]
 
     def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
         """Return the steps [n] at these rows, in the order asked for; a copy.
@@ -131,6 +131,7 @@ class LazyStackStorage(ListStorage):
         """Forget all steps."""
         super().empty()
         self._rest.clear()
+        self._having.clear()
 
     def state_dict(self) -> NoReturn:
         """Raise SchemaMismatchError: steps of different shapes cannot be saved."""
@@ -139,7 +140,11 @@ class LazyStackStorage(ListStorage):
         )
 
     def _keep(self, rows: Rows, rest: Sequence[TensorDictBase]) -> None:
-        self._rest.update(zip(rows.tolist(), rest, strict=True))
+        for row, step in zip(rows.tolist(), rest, strict=True):
+            if row in self._rest:
+                self._having.subtract(_leaves(self._rest[row]).keys())
+            self._having.update(_leaves(step).keys())
+            self._rest[row] = step
 
 
 def _parted(steps: TensorDictBase) -> tuple[TensorDict, list[TensorDictBase]]:

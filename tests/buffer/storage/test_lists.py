@@ -35,11 +35,16 @@ def test_what_is_stored_is_what_was_written_last(writes: list[list[int]], size: 
     number = 0
     for lengths in writes:
         steps = [step(number + i, length) for i, length in enumerate(lengths)]
+        for each, length in zip(steps, lengths, strict=True):
+            if length:
+                each.set("more", torch.zeros(length))
         rows = buffer.extend(steps)
         kept |= dict(zip(rows.tolist(), tokens(steps), strict=True))
         number += len(lengths)
     found = buffer[:]
     assert tokens(found) == [kept[row] for row in range(len(buffer))]
+    assert buffer.storage.has("tokens")
+    assert buffer.storage.has("more") == all("more" in each.keys() for each in found)  # noqa: SIM118
     assert buffer[0]["text"] == f"step {int(found[0]['next', 'reward'].item())}"
 
 
