@@ -22,7 +22,7 @@ from rlx.buffer.sampler.draws import Worker, worker_here
 from rlx.buffer.sampler.prioritized import PRIORITY_WEIGHT, PrioritizedSampler
 from rlx.buffer.sampler.steps import RandomSampler
 from rlx.buffer.saved_dataset import Saving, save_dataset
-from rlx.buffer.snapshot import blocks, describe, restore, restore_parts, steps_of, steps_state
+from rlx.buffer.snapshot import blocks, describe, restore, restore_parts, rows_state, steps_of, steps_state
 from rlx.buffer.storage.dataset import as_storage
 from rlx.buffer.storage.lists import ListStorage
 from rlx.buffer.storage.step_schema import as_path
@@ -471,7 +471,7 @@ class ReplayBuffer(Preprocessing):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the buffer, including the steps; ``torch.load`` reads it with ``weights_only=True``."""
         with self._lock.read(), self._sampler_lock:
-            return {**self._state(), "steps": steps_state(self._storage)}
+            return {**self._state(), **rows_state(self._storage), "steps": steps_state(self._storage)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of ``state_dict``: the next batches are those that the other buffer would have drawn.
@@ -489,7 +489,7 @@ class ReplayBuffer(Preprocessing):
         """
         with self._lock.read():
             with self._sampler_lock:
-                state = self._state()
+                state = self._state() | rows_state(self._storage)
             save(Path(path), state, blocks(self._storage), self._save_hooks)
 
     def loads(self, path: str | os.PathLike[str]) -> None:

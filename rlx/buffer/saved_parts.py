@@ -13,7 +13,7 @@ import json
 import re
 import shutil
 import uuid
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ class SavedRows:
         self._directory = directory
         self._segments: dict[int, str] = {}
         self._sizes: dict[int, int] = {}  # rows that a segment was written with
+        self._live = Counter[int]()  # rows that it has the newest steps of
         self._next = 0
         self._follow()
 
@@ -79,7 +80,6 @@ class SavedRows:
             if buffer.storage is not self._storage:
                 self.close()
                 self._follow()
-            del state["rows"]
             rows = self._changed_rows()
             written, held, size = _Segment(self._directory), list[TensorDictBase](), 0
             for block in self._blocks(rows):
@@ -102,12 +102,22 @@ class SavedRows:
     def _listed(self, rows: Rows, name: str) -> list[str]:
         if rows.size:
             self._segments[self._next] = name
-            self._owner[rows] = self._next
             self._sizes[self._next] = len(rows)
+            self._own(rows, self._next)
             self._next += 1
-        used = set(np.unique(self._owner).tolist())
-        self._segments = {number: name for number, name in self._segments.items() if number in used}
+        self._segments = {number: name for number, name in self._segments.items() if self._live[number]}
         return list(self._segments.values())
+
+    def _own(self, rows: Rows, number: int) -> None:
+        """Take note that a segment has the newest steps of these rows, each named once; -1: none has."""
+        owners, counts = np.unique(self._owner[rows], return_counts=True)
+        self._live.subtract(dict(zip(owners.tolist(), counts.tolist(), strict=True)))
+        self._live[number] += len(rows)
+        self._owner[rows] = number
+
+    def _disown(self) -> None:
+        self._owner.fill(-1)
+        self._live.clear()
 
     def _changed_rows(self) -> Rows:
         """Return the rows to write: changed ones, and those of segments that are mostly outdated."""
@@ -115,32 +125,29 @@ class SavedRows:
         if storage.is_read_only:
             return np.empty(0, np.int64)
         if self._tracked is None or self._changes is None or self._is_first:
-            self._owner.fill(-1)
+            self._disown()
             rows = ordered_rows(storage).reshape(-1)
             if self._changes is not None:
                 self._changes.take()
             self._is_first = False
             return rows
         if self._changes.is_reset:
-            self._owner.fill(-1)
+            self._disown()
         rows = self._tracked.stored(self._changes.take())
-        self._owner[rows] = -1
+        self._own(rows, -1)
         return np.union1d(rows, self._scattered(len(storage)))
 
     def _scattered(self, stored: int) -> Rows:
         """Return the rows of segments that must be written again, for all segments not to exceed twice the steps."""
-        owned = self._owner[self._owner >= 0]
-        numbers, live = np.unique(owned, return_counts=True)
-        sizes = np.array([self._sizes[number] for number in numbers.tolist()], np.int64)
+        live = {number: self._live[number] for number in self._segments if self._live[number]}
         again: list[int] = []
-        order: list[int] = np.argsort(live / np.maximum(sizes, 1), kind="stable").tolist()
-        total = int(sizes.sum())
-        for place in order:
+        total = sum(self._sizes[number] for number in live)
+        for number in sorted(live, key=lambda number: live[number] / self._sizes[number]):
             if total <= _MAX_SPREAD * max(stored, 1):
                 break
-            again.append(int(numbers[place]))
-            total -= int(sizes[place] - live[place])
-        return np.flatnonzero(np.isin(self._owner, again))
+            again.append(number)
+            total -= self._sizes[number] - live[number]
+        return np.flatnonzero(np.isin(self._owner, again)) if again else np.empty(0, np.int64)
 
     def _blocks(self, rows: Rows) -> Iterator[TensorDictBase]:
         storage = self._buffer.storage
@@ -167,11 +174,11 @@ class SavedRows:
             if not SEGMENT.fullmatch(name):
                 raise CorruptDatasetError(f"{self._directory}: segment {name!r}")
         self._segments, self._next = dict(enumerate(names)), len(names)
-        self._owner.fill(-1)
+        self._disown()
         for number, name in self._segments.items():
             self._sizes[number] = 0
             for block in _read(self._directory / name, only_rows=True):
-                self._owner[self._checked(block[_ROW].numpy())] = number
+                self._own(self._checked(block[_ROW].numpy()), number)
                 self._sizes[number] += len(block)
         self._buffer.restore_rows(state, self._newest())
         if self._changes is not None:

@@ -36,9 +36,13 @@ def describe_storage(storage: Storage) -> dict[str, Any]:
         "ndim": storage.ndim,
         "length": len(storage),
         "lane_shape": list(storage.lane_shape),
-        "rows": torch.from_numpy(ordered_rows(storage)),
         "storage": storage.state_dict(),
     }
+
+
+def rows_state(storage: Storage) -> dict[str, torch.Tensor]:
+    """Return which row each step of ``blocks`` has."""
+    return {"rows": torch.from_numpy(ordered_rows(storage))}
 
 
 def ordered_rows(storage: Storage) -> Rows:
@@ -225,7 +229,9 @@ class SavedSteps:
             DatasetExistsError: the directory holds something else.
         """
         storage: Any = self
-        save(Path(path), {"part": "a storage", "state": describe_storage(storage)}, blocks(storage))
+        save(
+            Path(path), {"part": "a storage", "state": describe_storage(storage) | rows_state(storage)}, blocks(storage)
+        )
 
     def loads(self, path: str | os.PathLike[str]) -> None:
         """Hold the steps of a checkpoint that ``dumps`` of any storage wrote, and no others.

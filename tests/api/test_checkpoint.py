@@ -211,8 +211,15 @@ def test_a_save_writes_what_changed(tmp_path: Path) -> None:
         checkpoint.wait()
         assert 0 < written() - before < first / 20
         for number in range(40):  # steps that have been overwritten take no space
+            if number == 10:
+                buffer.empty()
             buffer.extend(_steps(number * 1_000, 1_000, 50))
             checkpoint.save(number)
+            saved = checkpoint._buffers["buffer"]
+            counted = np.unique(saved._owner[saved._owner >= 0], return_counts=True)
+            assert {number: saved._live[number] for number in saved._segments} == dict(
+                zip(*(column.tolist() for column in counted), strict=True)
+            )
         checkpoint.wait()
         assert written() < 2.5 * first
 
