@@ -210,6 +210,9 @@ class NStep:
 class ReturnToGo:
     """Transform that adds the discounted sum of rewards from each step to the end of its stored trajectory.
 
+    Each batch reads all rewards from its steps to the ends of their trajectories. If trajectories are long and the
+    dataset is sampled many times, compute the sums once: ``rlx preprocess --transform return_to_go``.
+
     Args:
         gamma: discount factor per step.
         key: key of the sum: float32 [n, 1].
