@@ -3,11 +3,18 @@
 This module has no top-level imports: Ctrl-C during them would print a traceback.
 """
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import sys
+    from types import FrameType
+
 _INTERRUPTED = 130
 _SIGINT = 2
 # Sent by batch systems, a closing terminal and Ctrl-\.
 _ENDING = ("SIGTERM", "SIGHUP", "SIGQUIT")
 _AGAIN_S = 0.01
+# Methods that HDF5 calls: an exception in them ends the process by SIGSEGV, or leaves the file half closed.
+_CALLED_FROM_C = "Disk."
 
 
 def main() -> None:
@@ -36,26 +43,33 @@ def _raise_as_ctrl_c(received: list[int]) -> None:
     """Make terminating signals raise KeyboardInterrupt, and record their numbers."""
     import sys
 
-    def interrupt(number: int, _: object) -> None:
+    def interrupt(number: int, frame: "FrameType | None") -> None:
         received.append(number)
-        raise KeyboardInterrupt
+        if frame is not None and frame.f_code.co_qualname.startswith(_CALLED_FROM_C):
+            repeat(number)
+        else:
+            raise KeyboardInterrupt
 
-    def repeat(unraisable: "sys.UnraisableHookArgs") -> None:
-        """Send again what was raised where Python does not let it through, such as in a finalizer."""
-        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
-            sys.__unraisablehook__(unraisable)
-            return
+    def repeat(number: int) -> None:
         import os
         import threading
 
-        threading.Timer(_AGAIN_S, os.kill, (os.getpid(), received[-1] if received else _SIGINT)).start()
+        threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number)).start()
 
-    sys.unraisablehook = repeat
+    def repeat_ignored(unraisable: "sys.UnraisableHookArgs") -> None:
+        """Send again what was raised where Python does not let it through, such as in a finalizer."""
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            repeat(received[-1] if received else _SIGINT)
+        else:
+            sys.__unraisablehook__(unraisable)
+
+    sys.unraisablehook = repeat_ignored
     import signal  # whose own imports Ctrl-C may meet
 
-    for name in _ENDING:
+    for name in ("SIGINT", *_ENDING):
         number = getattr(signal, name, None)  # Windows lacks two of them
-        if number is not None and signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP
+        # nohup ignores SIGHUP.
+        if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, interrupt)
 
 

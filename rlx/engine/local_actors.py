@@ -224,7 +224,7 @@ def serve(fds: str) -> None:
                 pipe.send_bytes(answered(function, task))
         finally:
             # An ending process must not raise SystemExit where Python can only print it.
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, _stay)
     finally:
         if callable(close := getattr(function, "close", None)):
             close()
@@ -241,8 +241,12 @@ def _listen(pipe: Connection[bytes, bytes], tasks: SimpleQueue[bytes]) -> None:
 
 
 def _exit(signum: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # do not disturb a close in progress
+    signal.signal(signal.SIGTERM, _stay)  # do not disturb a close in progress
     raise SystemExit(1)
+
+
+def _stay(signum: int, frame: FrameType | None) -> None:
+    """Do nothing. Of a signal that was on its way as SIG_IGN took over, Python prints an error."""
 
 
 class InlineActors:

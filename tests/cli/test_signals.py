@@ -107,6 +107,26 @@ sys.meta_path.insert(0, Finder())
 rlx_cli.app.main = lambda: time.sleep(30)
 entry.main()
 """
+CALLED_FROM_HDF5 = """
+import functools, signal, sys, time
+import rlx_cli.app
+from rlx.formats.common.hdf5.output import Disk
+from rlx_cli import entry
+
+class Raw:
+    tell = staticmethod(functools.partial(signal.raise_signal, signal.{name}))
+
+def work():
+    try:
+        Disk(Raw()).tell()
+    except TypeError:  # the result is no number
+        time.sleep(30)
+    except KeyboardInterrupt:
+        sys.exit(99)
+
+rlx_cli.app.main = work
+entry.main()
+"""
 AT_EXIT = """
 import atexit, signal, sys, time
 from rlx_cli import entry
@@ -130,11 +150,17 @@ def ended(program: str, number: signal.Signals) -> "subprocess.CompletedProcess[
 
 @pytest.mark.parametrize(
     ("program", "number"),
-    [(SWALLOWED, signal.SIGINT), (SWALLOWED, signal.SIGTERM), (WHILE_SIGNAL_IS_IMPORTED, signal.SIGINT)],
-    ids=["Ctrl-C", "SIGTERM", "while signal is imported"],
+    [
+        (SWALLOWED, signal.SIGINT),
+        (SWALLOWED, signal.SIGTERM),
+        (WHILE_SIGNAL_IS_IMPORTED, signal.SIGINT),
+        (CALLED_FROM_HDF5, signal.SIGINT),
+        (CALLED_FROM_HDF5, signal.SIGHUP),
+    ],
+    ids=["Ctrl-C", "SIGTERM", "while signal is imported", "Ctrl-C in HDF5", "SIGHUP in HDF5"],
 )
 def test_a_signal_that_python_would_swallow(program: str, number: signal.Signals) -> None:
-    """Python only prints what is raised in a finalizer, or while a weak reference is cleared."""
+    """Python only prints what is raised in a finalizer, or while a weak reference is cleared; HDF5 crashes."""
     result = ended(program, number)
     assert (result.returncode, result.stderr) == (128 + number, "error: interrupted\n")
 
