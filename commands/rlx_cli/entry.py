@@ -26,13 +26,16 @@ def main() -> None:
         from rlx_cli.app import main as run
 
         run()
-    except KeyboardInterrupt:  # while modules were imported, or the result was printed
+    except SystemExit as exc:
+        code = exc.code
+    except BaseException as exc:  # while modules were imported, or the result was printed
+        # Of what __set_name__ raises, Python 3.11 makes a RuntimeError.
+        if not isinstance(exc, KeyboardInterrupt) and not isinstance(exc.__cause__, KeyboardInterrupt):
+            raise
         import os
 
         os.write(2, b"error: interrupted\n")
         code = _INTERRUPTED
-    except SystemExit as exc:
-        code = exc.code
     _let_it_end()
     if code == _INTERRUPTED and received:
         code = 128 + received[0]

@@ -127,6 +127,21 @@ def work():
 rlx_cli.app.main = work
 entry.main()
 """
+AS_A_CLASS_IS_MADE = """
+import signal
+from rlx_cli import entry
+import rlx_cli.app
+
+class Named:
+    def __set_name__(self, owner, name):
+        signal.raise_signal(signal.{name})
+
+def work():
+    type("Owner", (), {{"named": Named()}})
+
+rlx_cli.app.main = work
+entry.main()
+"""
 AT_EXIT = """
 import atexit, signal, sys, time
 from rlx_cli import entry
@@ -154,10 +169,11 @@ def ended(program: str, number: signal.Signals) -> "subprocess.CompletedProcess[
         (SWALLOWED, signal.SIGINT),
         (SWALLOWED, signal.SIGTERM),
         (WHILE_SIGNAL_IS_IMPORTED, signal.SIGINT),
+        (AS_A_CLASS_IS_MADE, signal.SIGTERM),
         (CALLED_FROM_HDF5, signal.SIGINT),
         (CALLED_FROM_HDF5, signal.SIGHUP),
     ],
-    ids=["Ctrl-C", "SIGTERM", "while signal is imported", "Ctrl-C in HDF5", "SIGHUP in HDF5"],
+    ids=["Ctrl-C", "SIGTERM", "while signal is imported", "as a class is made", "Ctrl-C in HDF5", "SIGHUP in HDF5"],
 )
 def test_a_signal_that_python_would_swallow(program: str, number: signal.Signals) -> None:
     """Python only prints what is raised in a finalizer, or while a weak reference is cleared; HDF5 crashes."""
