@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,19 @@ class KernelBuildHook(BuildHookInterface):
             build_data["force_include"][str(built)] = LIBRARY
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
-        """Leave nothing but the wheel beside it."""
+        """Leave nothing but the wheel beside it, compressed as far as it goes."""
         (Path(self.directory) / "frames.so").unlink(missing_ok=True)
+        if version != "editable":
+            compress(Path(artifact_path))
+
+
+def compress(wheel: Path) -> None:
+    """Write a wheel again, at the highest level of deflate; hatchling has no option for it."""
+    partial = wheel.with_name(f"{wheel.name}.partial")
+    with zipfile.ZipFile(wheel) as before, zipfile.ZipFile(partial, "w") as after:
+        for member in before.infolist():
+            after.writestr(member, before.read(member), zipfile.ZIP_DEFLATED, 9)
+    partial.replace(wheel)
 
 
 if __name__ == "__main__":
