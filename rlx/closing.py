@@ -7,7 +7,7 @@ from typing import Self
 
 
 class Closing(ABC):
-    """Base of objects with ``close``. If the block ends in an error, one of closing does not take its place."""
+    """Base of objects with ``close``. An error of ``close`` does not replace one of the block."""
 
     @abstractmethod
     def close(self) -> None:

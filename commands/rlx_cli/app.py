@@ -230,4 +230,5 @@ def _usage_error(error: Exception) -> UsageError:
 
 def _help() -> str:
     """Return the command line that explains the options of the command that was given."""
-    return " ".join(["rlx", *[word for word in sys.argv[1:] if word in _COMMANDS][:1], "--help"])
+    word = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    return " ".join(["rlx", *([word] if word in _COMMANDS else []), "--help"])

@@ -133,7 +133,8 @@ class Loader(IterableDataset[TensorDictBase]):
 
     def __len__(self) -> int:
         """Return batches per epoch."""
-        self._renew()
+        if not 0 < self.batch < self._batches:  # the order of a running epoch stays
+            self._renew()
         return self._batches
 
     def _renew(self) -> None:
@@ -142,6 +143,7 @@ class Loader(IterableDataset[TensorDictBase]):
             part.renew()
         counts = tuple(part.count for part in self._parts)
         if counts != self._order.counts:
+            self._is_resumed = self._is_resumed and not self.batch  # an order of other steps has no remainder
             self._order = replace(self._order, counts=counts)
             self._batches = self._order.batches(self._elements, self._asked, self.world_size, drop_last=self._drop_last)
 

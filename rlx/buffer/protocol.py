@@ -55,7 +55,8 @@ class Storage(Protocol):
         max_size: maximum number of steps, over all lanes.
         ndim: dimensions of the written steps: those of the lanes, then time.
         is_read_only: whether its steps are those of a dataset on disk, which checkpoints name instead of copying.
-        is_in_files: whether a process that unpickles it shares the files instead of copying the steps.
+        is_in_files: whether a process that unpickles it shares the files instead of copying the steps,
+            and a snapshot is written under the buffer's lock instead of from a copy.
         steps_may_differ: whether steps may differ in shapes and keys.
 
     Example:

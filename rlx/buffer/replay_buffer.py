@@ -238,7 +238,7 @@ class ReplayBuffer(Preprocessing):
             rows = rows_of(index, self._storage)
             given = in_tensordict(steps if rows.ndim else [steps])
             shape, expected = given.batch_size[: max(1, rows.ndim)], rows.shape or (1,)
-            if shape != expected:
+            if shape != expected and (shape or rows.size != 1):
                 raise SchemaMismatchError(f"steps of shape {list(shape)}: expected {list(expected)}, those of the rows")
             ready = self._transform.inv(given.reshape(rows.size, *given.batch_size[len(expected) :]))
             self._storage.update(rows.reshape(-1), ready)

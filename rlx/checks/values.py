@@ -120,7 +120,7 @@ class Constant:
                 f"{name} has the same value at every step",
                 count=self._steps,
                 why="a learner learns nothing from it" if matters else "it takes room and says nothing",
-                remedy=f"check how it was recorded, or drop it: rlx preprocess --transform exclude:{name}",
+                remedy=f"check how it was recorded, or drop it: rlx preprocess SRC DST --transform exclude:keys={name}",
                 field=name,
             )
 

@@ -232,9 +232,8 @@ class BaseCollector(FreeRunning, Closing):
         """Resume from the state of another collector.
 
         From a state with environments it continues bit-identically: in the same episodes, at the same steps. Otherwise
-        it
-        begins new episodes, with new ids and other seeds, and ``hidden_state`` says why. The same state and seed give
-        the same batches, if these depend only on the seed.
+        it begins new episodes, with new ids and other seeds, and ``hidden_state`` says why. The same state and seed
+        give the same batches, if these depend only on the seed.
 
         Raises:
             CollectError: the state is not a collector's.
@@ -300,11 +299,11 @@ class BaseCollector(FreeRunning, Closing):
         if self._deliver.lanes and total > 0 and total % n:
             raise CollectError(f"total_frames={total}: expected a multiple of {n}, the lanes of the replay buffer")
         is_batched, size = self._pool.descriptions[0].is_batched, self._source.steps_per_batch
-        if is_batched and self._deliver.takes_rows and self._plan.is_even and total > 0 and total % size:
+        if is_batched and self._deliver.takes_rows and self._plan.is_even and total > size and total % size:
             raise CollectError(
                 f"total_frames={total}: expected a multiple of {size}, as the rows of the replay buffer are those of "
-                "whole batches",
-                hint="a storage with a dimension for the environments, ndim=2, takes any",
+                f"whole batches (frames_per_batch rounded down to {size})",
+                hint=f"give the storage ndim=2, which takes any multiple of {n}",
             )
 
     def _next_batch(self) -> TensorDictBase | None:

@@ -41,7 +41,7 @@ class Hub(WritableLocation):
         url: ``hf://datasets/ORG/NAME[@REV][/PATH]``.
 
     Raises:
-        SourceError: the URL is of another form.
+        UrlError: the URL is of another form.
         MissingExtraError: huggingface_hub is not installed.
     """
 

@@ -375,9 +375,8 @@ def checked_name(name: str) -> str:
     """
     try:
         os.fsencode(name)
-        is_name = True
-    except UnicodeEncodeError:
-        is_name = False
-    if {"", ".", ".."}.intersection(name.split("/")) or "\\" in name or "\0" in name or not is_name:
+    except UnicodeEncodeError as exc:
+        raise SourceError(f"file name {name!r} cannot be encoded for this file system") from exc
+    if {"", ".", ".."}.intersection(name.split("/")) or "\\" in name or "\0" in name:
         raise SourceError(f"file name {name!r} is not a relative path below its location")
     return name

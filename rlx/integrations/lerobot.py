@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import NestedKey
+from tensordict import NestedKey, is_leaf_nontensor
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
@@ -19,7 +20,7 @@ from rlx.store.dataset import Dataset
 _TOLERANCE_S = 1e-4  # LeRobot's own
 
 
-class TimeWindows(TorchDataset[dict[str, Tensor]]):
+class TimeWindows(TorchDataset[dict[str, Any]]):
     """Dataset of steps, each with others at given times before and after it, for a ``torch.utils.data.DataLoader``.
 
     Semantics are those of ``LeRobotDataset(delta_timestamps=...)``: a time before the trajectory's first step or after
@@ -33,7 +34,7 @@ class TimeWindows(TorchDataset[dict[str, Tensor]]):
 
     Raises:
         SchemaMismatchError: a key is unknown.
-        OptionError: a time is not a multiple of ``1 / fps``.
+        OptionError: a time is not a multiple of ``1 / fps``, or a key is a text.
 
     Example:
         >>> from rlx.integrations.lerobot import TimeWindows
@@ -54,10 +55,15 @@ class TimeWindows(TorchDataset[dict[str, Tensor]]):
         self._trajectories = self._steps.dataset.trajectories
         self._starts = np.concatenate(([0], np.cumsum(self._trajectories.length)))
         self._offsets: dict[tuple[str, ...], NDArray[np.int64]] = {}
+        probe = self._steps.get(np.arange(min(1, len(self))))
+        leaves = [as_path(key) for key in probe.keys(True, True, is_leaf_nontensor)]
+        self._texts = {path for path in leaves if not isinstance(probe.get(path), Tensor)}
         for key, seconds in delta_timestamps.items():
             path = as_path(key)
             if not self._steps.has(path):
                 raise SchemaMismatchError(f"`delta_timestamps`: the dataset has no {'.'.join(path)}")
+            if path in self._texts:
+                raise OptionError(f"`delta_timestamps` of {'.'.join(path)}, a text: expected keys of numbers")
             exact = np.asarray(seconds, np.float64) * fps
             offsets = np.rint(exact).astype(np.int64)
             if odd := [
@@ -67,28 +73,30 @@ class TimeWindows(TorchDataset[dict[str, Tensor]]):
                     f"`delta_timestamps` of {'.'.join(path)}: {odd[0]} s: expected a multiple of 1/{fps} s"
                 )
             self._offsets[path] = offsets
-        leaves = self._steps.get(np.arange(min(1, len(self)))).keys(include_nested=True, leaves_only=True)
-        self._plain = [path for key in leaves if (path := as_path(key)) not in self._offsets]
+        self._plain = [path for path in leaves if path not in self._offsets]
 
     def __len__(self) -> int:
         return len(self._steps)
 
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        """Return a step as tensors by key, nested keys joined by dots: [times, ...] where times were asked for."""
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return a step as tensors and texts by key, nested keys joined by dots: [times, ...] where times were asked
+        for."""
         return self.__getitems__([index])[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Tensor]]:
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Return several steps, which are read at once."""
         rows = np.asarray(indices, np.int64)
         if rows.size and not -len(self) <= rows.min() <= rows.max() < len(self):
-            raise IndexError(f"step {rows.max()} is out of range for {len(self)} steps")
+            wrong = rows[(rows < -len(self)) | (rows >= len(self))]
+            raise IndexError(f"step {wrong[0]} is out of range for {len(self)} steps")
         rows %= max(len(self), 1)
         number = np.searchsorted(self._starts, rows, side="right") - 1
         first, last = self._starts[number], self._starts[number + 1] - 1
-        found: dict[str, Tensor] = {}
+        found: dict[str, Any] = {}
         plain = self._steps.get(rows, self._plain)
         for path in self._plain:
-            found[".".join(path)] = plain[path]
+            values = plain.get(path)
+            found[".".join(path)] = values.tolist() if path in self._texts else values
         for path, offsets in self._offsets.items():
             wanted = rows[:, None] + offsets
             kept: Rows = np.clip(wanted, first[:, None], last[:, None])

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import NestedKey, TensorDictBase
+from tensordict import NestedKey, TensorDictBase, is_leaf_nontensor
 
 from rlx.buffer.protocol import Rows
 from rlx.buffer.protocol import Sampler as SamplerOfRlx
@@ -116,7 +116,7 @@ class AllSteps(Mapping[NestedKey, torch.Tensor]):
         return self._steps.get(np.arange(len(self._steps)), [key])[key]
 
     def __iter__(self) -> Iterator[NestedKey]:
-        return iter(self._steps.get(np.arange(1)).keys(include_nested=True, leaves_only=True))
+        return iter(self._steps.get(np.arange(1)).keys(True, True, is_leaf_nontensor))
 
     def __len__(self) -> int:
         return len(self._steps)

@@ -82,8 +82,8 @@ def _manifests(a: Dataset, b: Dataset) -> Iterator[Difference]:
         if left != right:
             yield Difference("manifest", name, _short(left), _short(right))
     for name in dict.fromkeys([*one.notes, *other.notes]):
-        if one.notes.get(name) != other.notes.get(name):
-            noted = [_short(each.notes[name]) if name in each.notes else None for each in (one, other)]
+        noted = [_short(each.notes[name]) if name in each.notes else None for each in (one, other)]
+        if None in noted or one.notes[name] != other.notes[name]:
             yield Difference("manifest", f"notes/{name}", noted[0], noted[1])
     shards = [[shard.name for shard in each.shards] for each in (one, other)]
     if shards[0] != shards[1]:

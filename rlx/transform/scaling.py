@@ -197,8 +197,6 @@ class RewardClip(_OfRewards):
     def __post_init__(self) -> None:
         if not self.low <= self.high:
             raise TransformError(f"rewards between {self.low} and {self.high}: expected the smaller number first")
-        for name in ("low", "high"):  # of uint8, torch would take an int of -1 for 255
-            object.__setattr__(self, name, float(getattr(self, name)))
 
     def schema(self, schema: Schema) -> Schema:
         """Return the same schema.
@@ -215,7 +213,12 @@ class RewardClip(_OfRewards):
 
     def of(self, reward: Any) -> Any:
         """Return the rewards in the range."""
-        return reward.clip(self.low, self.high)
+        low, high = self.low, self.high
+        kind = str(reward.dtype).removeprefix("torch.")
+        if kind.startswith(("int", "uint")) and isinstance(low, int) and isinstance(high, int):
+            limits = np.iinfo(kind)  # of uint8, torch would take -1 for 255
+            low, high = (min(max(bound, limits.min), limits.max) for bound in (low, high))
+        return reward.clip(low, high)
 
 
 @dataclass(frozen=True)

@@ -265,6 +265,24 @@ def test_an_epoch_has_what_the_buffer_holds_when_it_begins(slice_len: int | None
             next(iter(loader))
 
 
+def test_a_write_neither_reorders_an_epoch_nor_continues_a_finished_one() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(40))
+    buffer.extend(written(1, 20))
+    loader = Loader(buffer, 2, seed=0)
+    batches = iter(loader)
+    seen = next(batches)["action"].tolist()
+    buffer.extend(written(2, 20))
+    assert len(loader) == 10  # of the epoch that runs
+    seen += [action for batch in batches for action in batch["action"].tolist()]
+    assert sorted(seen) == (torch.arange(20) + 100).tolist()
+
+    resumed = Loader(buffer, 2, seed=0)
+    resumed.load_state_dict({**resumed.state_dict(), "epoch": 0, "batch": len(resumed)})
+    buffer.empty()
+    buffer.extend(written(1, 36))
+    assert len({action for batch in resumed for action in batch["action"].tolist()}) == 36
+
+
 def test_datasets_that_differ(dataset: Dataset, tmp_path: Path) -> None:
     odd = make_dataset(tmp_path / "odd", (8,), dtype="float64")
     with pytest.raises(SchemaMismatchError, match="observation differs between datasets"):

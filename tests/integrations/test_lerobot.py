@@ -1,5 +1,7 @@
 """Steps with others before and after them, beside a slow and obvious reading."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,9 @@ from torch.utils.data import DataLoader
 import rlx
 from rlx.errors import OptionError, SchemaMismatchError
 from rlx.integrations.lerobot import TimeWindows
-from tests.factories import numbered_dataset
+from rlx.schema import TEXT, Field, Role, Schema
+from tests.contracts.dataset_exporter import random_block
+from tests.factories import numbered_dataset, write_dataset
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +52,21 @@ def test_a_dataloader_batches_windows(dataset: rlx.Dataset) -> None:
     assert len(windows) == len(dataset)
 
 
+def test_texts_come_along(tmp_path: Path) -> None:
+    schema = Schema.of(observation=("float32", (2,)), action=("int64", ()))
+    schema = Schema({**schema.fields, "task": Field(TEXT, (), Role.STEP)})
+    write_dataset(tmp_path / "data", [[random_block(schema)]], schema=schema)
+    windows, steps = TimeWindows(tmp_path / "data", {"action": [0.0]}, fps=1), rlx.open(tmp_path / "data")
+    assert [windows[row]["task"] for row in range(3)] == [steps[row]["task"] for row in range(3)]
+    assert len(next(iter(DataLoader(windows, batch_size=3)))["task"]) == 3
+    with pytest.raises(OptionError, match="task, a text"):
+        TimeWindows(tmp_path / "data", {"task": [0.0]}, fps=1)
+
+
 def test_wrong_times_and_keys_are_named(dataset: rlx.Dataset) -> None:
     with pytest.raises(OptionError, match=r"0\.05 s: expected a multiple of 1/10 s"):
         TimeWindows(dataset, {"action": [0.1, 0.05]}, fps=10)
     with pytest.raises(SchemaMismatchError, match=r"no observation\.state"):
         TimeWindows(dataset, {("observation", "state"): [0.0]}, fps=10)
     with pytest.raises(IndexError, match="step 12 is out of range for 12 steps"):
-        TimeWindows(dataset, {}, fps=10)[12]
+        TimeWindows(dataset, {}, fps=10).__getitems__([3, 12])

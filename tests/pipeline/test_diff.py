@@ -84,7 +84,7 @@ def test_notes_are_told(dataset: Path, tmp_path: Path) -> None:
 
 def test_a_dataset_without_steps(dataset: Path, tmp_path: Path) -> None:
     empty, other = (write_dataset(tmp_path / name, [], schema=rlx.open(dataset).schema).path for name in ("a", "b"))
-    replace(Manifest.load(other), notes={"a": 1}).save(other)
-    assert named(rlx.diff(empty, other).differences) == {("manifest", "notes/a")}
+    replace(Manifest.load(other), notes={"a": 1, "b": None}).save(other)
+    assert named(rlx.diff(empty, other).differences) == {("manifest", "notes/a"), ("manifest", "notes/b")}
     assert not rlx.diff(dataset, empty).equal
     assert not rlx.diff(empty, dataset).equal

@@ -242,7 +242,8 @@ class PrioritizedSampler(SeededSampler):
         Raises:
             SamplingError: the state is of a larger capacity, or of another alpha or eps.
         """
-        found, expected = (state.get("first_alpha", state["alpha"]), state["eps"]), (self._first_alpha, self.eps)
+        mine = self._first_alpha if "first_alpha" in state else self.alpha  # rlx 0.1.0 wrote one of them
+        found, expected = (state.get("first_alpha", state["alpha"]), state["eps"]), (mine, self.eps)
         if found != expected:
             raise SamplingError(f"expected priorities of alpha and eps {expected}, found those of {found}")
         rows, weights = state["rows"].numpy(), state["weights"].numpy()

@@ -159,7 +159,7 @@ def check_values(title: str, schema: Schema) -> None:
         found = ", ".join(f"{name} {list(schema[name].shape)}" for name in empty)
         raise ExportError(
             f"{title} holds fields of at least one value, found {found}",
-            hint=f"rlx preprocess SRC DST --transform exclude:{'+'.join(empty)}",
+            hint=f"rlx preprocess SRC DST --transform exclude:keys={'+'.join(empty)}",
         )
 
 

@@ -32,7 +32,7 @@ class LanceExporter:
         check_values(self.title, experience.schema)
         if dotted := [name for name in experience.schema if "." in name]:
             raise ExportError(
-                f"Lance holds names without a point, found {', '.join(dotted)}",
+                f"Lance holds names without a dot, found {', '.join(dotted)}",
                 hint=f"rlx preprocess SRC DST --transform rename:{dotted[0]}={dotted[0].replace('.', '_')}",
             )
         return []
