@@ -6,6 +6,7 @@ of sums. Each rank prints a hash of its weights, which is that of every other.
 """
 
 import argparse
+import gc
 import hashlib
 import os
 from collections.abc import Sequence
@@ -53,6 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> float:
     raw = b"".join(tensor.numpy().tobytes() for tensor in network.state_dict().values())
     digest = hashlib.blake2b(raw, digest_size=8).hexdigest()
     print(f"rank {loader.rank} of {loader.world_size}: loss {float(mean):.6f}, weights {digest}", flush=True)
+    distributed.barrier()  # torchrun ends all ranks once one has failed: let all have printed
+    del parallel  # its gradient buckets hold threads of gloo, which must end before the process does
+    gc.collect()
     distributed.destroy_process_group()
     return float(mean)
 
