@@ -52,8 +52,7 @@ class TimeWindows(TorchDataset[dict[str, Any]]):
         fps: float,
     ) -> None:
         self._steps = DatasetStorage(dataset)
-        self._trajectories = self._steps.dataset.trajectories
-        self._starts = np.concatenate(([0], np.cumsum(self._trajectories.length)))
+        self._index = self._steps.index()
         self._offsets: dict[tuple[str, ...], NDArray[np.int64]] = {}
         probe = self._steps.get(np.arange(min(1, len(self))))
         leaves = [as_path(key) for key in probe.keys(True, True, is_leaf_nontensor)]
@@ -89,9 +88,8 @@ class TimeWindows(TorchDataset[dict[str, Any]]):
         if rows.size and not -len(self) <= rows.min() <= rows.max() < len(self):
             wrong = rows[(rows < -len(self)) | (rows >= len(self))]
             raise IndexError(f"step {wrong[0]} is out of range for {len(self)} steps")
-        rows %= max(len(self), 1)
-        number = np.searchsorted(self._starts, rows, side="right") - 1
-        first, last = self._starts[number], self._starts[number + 1] - 1
+        rows = rows % max(len(self), 1)  # a copy: the caller may use the indices again
+        first, last = rows - self._index.elapsed(rows), rows + self._index.remaining(rows) - 1
         found: dict[str, Any] = {}
         plain = self._steps.get(rows, self._plain)
         for path in self._plain:

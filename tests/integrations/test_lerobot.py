@@ -52,6 +52,13 @@ def test_a_dataloader_batches_windows(dataset: rlx.Dataset) -> None:
     assert len(windows) == len(dataset)
 
 
+def test_the_indices_of_the_caller_stay(dataset: rlx.Dataset) -> None:
+    indices = np.array([-1, 3])
+    last, _ = TimeWindows(dataset, {}, fps=10).__getitems__(indices)  # type: ignore[arg-type]
+    assert torch.equal(last["observation"], dataset[-1]["observation"])
+    assert indices.tolist() == [-1, 3]
+
+
 def test_texts_come_along(tmp_path: Path) -> None:
     schema = Schema.of(observation=("float32", (2,)), action=("int64", ()))
     schema = Schema({**schema.fields, "task": Field(TEXT, (), Role.STEP)})
