@@ -51,7 +51,7 @@ def below_home(id: str) -> Path:
 def locate(dataset: str | os.PathLike[str]) -> Path:
     """Return the directory, or file, that a path or an id means; it need not hold a dataset.
 
-    A path takes precedence: an id is looked up only if there is no dataset at that path.
+    A path takes precedence: an id is looked up only if the path has no dataset.
 
     Raises:
         DatasetNotFoundError: it is a URL; or it may be an id, and neither the id nor the path exists.

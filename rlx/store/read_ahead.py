@@ -169,7 +169,7 @@ class ReadAhead:
                     self.memory.fill(page, content)
 
     def _let_go(self, pages: Sequence[Pages], steps: Indices) -> None:
-        """Drop unheld pages while there are no readers."""
+        """Drop unheld pages while nobody reads."""
         with self._lock:
             while self._is_dropping:
                 self._lock.wait()

@@ -264,7 +264,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing: the user has a browser."""
 
 
-_MISSING: _Answer = (HTTPStatus.NOT_FOUND, _TEXT, b"there is no such page")
+_MISSING: _Answer = (HTTPStatus.NOT_FOUND, _TEXT, b"page not found")
 
 
 def _json(document: Mapping[str, Any], status: HTTPStatus = HTTPStatus.OK) -> _Answer:

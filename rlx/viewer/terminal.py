@@ -35,8 +35,8 @@ _MAX_FIELDS = 6  # of numbers and texts below the picture
 _CHUNK = 4096  # characters of a command of kitty's
 _COLOURS = 64  # of a sixel picture
 _ANSWER_S = 0.5  # what a terminal at the other end of a line may take
-# Does it show kitty's graphics; how large is a character; what is it (4: sixel). The last is answered by all; the line
-# is erased because some write what they do not understand.
+# Three questions: kitty's graphics, the size of a character, the kind of terminal (4: sixel), which all answer. The
+# line is erased because some terminals print a question that they do not understand.
 _QUERY = "\x1b_Gi=31,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\\x1b[16t\x1b[c\r\x1b[K"
 _REPEATED = re.compile(rb"(.)\1{3,}", re.DOTALL)
 

@@ -3,7 +3,7 @@
 ``python -m scripts.recipes.dqn`` prints the mean return of greedy episodes, 475 or more: of the network that was best
 when it was evaluated during training. The hyper-parameters are those of RL Baselines3 Zoo for CartPole-v1. With
 ``--checkpoint DIRECTORY`` the same command continues a run that was killed; with ``--offline DATASET`` it learns from
-a dataset first, and goes on in the same buffer.
+a dataset first, then continues online in the same buffer.
 """
 
 import argparse
