@@ -151,6 +151,12 @@ class Disk(io.RawIOBase):
             self._failure = exc
         return size
 
+    def flush(self) -> None:
+        """Do nothing: nothing is buffered here.
+
+        HDF5 may close a file while an exception is on its way; Python then finds no method that a base class has.
+        """
+
     def truncate(self, size: int | None = None, /) -> int:
         """Cut the file."""
         try:
