@@ -3,6 +3,7 @@
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -124,8 +125,11 @@ def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options
 
 def _in_progress(destination: Path) -> str:
     """Return the trajectories that dead workers were processing."""
-    notes = [path.read_text().split() for path in sorted((destination / SHARDS).glob(f"*.partial/{IN_PROGRESS}"))]
-    named = [first if first == last else f"{first} to {last}" for first, last in notes]
+    named = []
+    for note in sorted((destination / SHARDS).glob(f"*.partial/{IN_PROGRESS}")):
+        with suppress(FileNotFoundError):  # a worker that lives has finished
+            first, last = note.read_text().split()
+            named.append(first if first == last else f"{first} to {last}")
     return f"; unfinished trajectories are {', '.join(named)}" if named else ""
 
 

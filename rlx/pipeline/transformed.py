@@ -156,7 +156,10 @@ class _StepWatch:
     def read(self, block: Block) -> None:
         # A transform may still have the block before in hand, to see what follows it.
         first = int(block.episodes[0]) if self._first is None else self._first
-        self._note.write_text(f"{first} {block.episodes[-1]}")
+        # Never half written: the process that finds another worker dead reads the notes of all.
+        whole = self._note.with_suffix(".new")
+        whole.write_text(f"{first} {block.episodes[-1]}")
+        whole.replace(self._note)
         self._progress.advance("steps", block.steps)
         self._first = int(block.episodes[0])
 

@@ -13,10 +13,11 @@ from rlx.errors import DatasetExistsError, PartialError, TransformError
 from rlx.manifest import Manifest
 from rlx.pipeline import transformed
 from rlx.pipeline.options import Options
-from rlx.pipeline.preprocess import Recipe, preprocess, preview
+from rlx.pipeline.preprocess import Recipe, _in_progress, preprocess, preview
 from rlx.pipeline.report import Report
 from rlx.progress import Silent
 from rlx.store.dataset import Dataset
+from rlx.store.layout import SHARDS
 from rlx.store.verification import verify
 from rlx.transform.code import Code
 from rlx.transform.functions import Function, Per
@@ -182,6 +183,19 @@ def test_a_worker_that_dies_is_told_with_what_it_had_at_hand(source: Path, tmp_p
     done = run(source, tmp_path / "whole", named("same"))
     assert done.steps == 68
     assert not list((tmp_path / "whole").rglob("at"))
+
+
+def test_notes_of_workers_are_whole_or_gone(tmp_path: Path) -> None:
+    note = tmp_path / SHARDS / "00000.partial" / transformed.IN_PROGRESS
+    note.parent.mkdir(parents=True)
+    (tmp_path / SHARDS / "00001.partial").mkdir()
+    (tmp_path / SHARDS / "00001.partial" / transformed.IN_PROGRESS).symlink_to("gone")  # listed, then removed
+    watch = transformed._StepWatch(Silent(), note)
+    watch.read(make_block((3, 2), schema=LARGE))
+    with note.open() as opened:
+        watch.read(make_block((4,), first_episode=2, schema=LARGE))
+        assert opened.read() == "0 1"  # whoever reads it meanwhile has all of it
+    assert _in_progress(tmp_path) == "; unfinished trajectories are 0 to 2"
 
 
 @pytest.mark.parametrize(
