@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlx import formats as package
 from rlx.errors import UnknownFormatError
@@ -50,7 +50,7 @@ class Format:
         writes: what rlx writes in it.
         suffixes: other suffixes than the name for files of batches.
         layout: the expected layout, for messages.
-        writer: name of the module that writes it.
+        exporter: name of its exporter in a ``writer.py`` that has those of several formats.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Format:
     writes: Sequence[Literal["datasets", "batches"]] = ()
     suffixes: Sequence[str] = ()
     layout: str = ""
-    writer: str = "writer"
+    exporter: str = ""
 
     @property
     def opens(self) -> bool:
@@ -93,22 +93,21 @@ class Format:
     @property
     def datasets(self) -> DatasetExporter:
         """The exporter of datasets."""
-        exporter: DatasetExporter = self._writer.DATASETS
-        return exporter
+        found: DatasetExporter = self._exporter("DATASETS")
+        return found
 
     @property
     def batches(self) -> Exporter | DirectoryExporter:
         """The exporter of batches."""
-        exporter: Exporter | DirectoryExporter = self._writer.BATCHES
-        return exporter
+        found: Exporter | DirectoryExporter = self._exporter("BATCHES")
+        return found
 
     @property
     def _reader(self) -> ModuleType:
         return import_module(f"{self.folder}.reader")
 
-    @property
-    def _writer(self) -> ModuleType:
-        return import_module(f"{self.folder}.{self.writer}")
+    def _exporter(self, name: str) -> Any:
+        return getattr(import_module(f"{self.folder}.writer"), self.exporter or name)
 
 
 @cache

@@ -11,7 +11,7 @@ from tensordict import NestedKey
 from rlx.errors import DatasetExistsError, SchemaMismatchError
 from rlx.files.atomic import whole
 from rlx.store.dataset import Dataset
-from rlx.store.foreign_types import arrow_file, from_rows, pyarrow
+from rlx.store.foreign_types import arrow_file, from_rows, pyarrow, write_tables
 
 _PIECE_STEPS = 1000
 # Names of ray.rllib.core.columns.Columns.
@@ -58,13 +58,10 @@ def write_parquet(dataset: Dataset | str | os.PathLike[str], path: str | os.Path
             raise DatasetExistsError(f"{target} exists", hint="remove it, or choose another path")
 
     check()
-    arrow, parquet = pyarrow()
+    arrow, _ = pyarrow()
+    tables = (_table(arrow, source, start) for start in range(0, max(1, len(source)), _PIECE_STEPS))
     with whole(target, check) as partial, arrow_file(partial, "wb") as file:
-        first = _table(arrow, source, 0)
-        with parquet.ParquetWriter(file, first.schema, compression="zstd") as writer:
-            writer.write_table(first)
-            for start in range(_PIECE_STEPS, len(source), _PIECE_STEPS):
-                writer.write_table(_table(arrow, source, start))
+        write_tables(file, tables)
 
 
 def _table(arrow: ModuleType, source: Dataset, start: int) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import string
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -141,6 +142,18 @@ def arrow_file(path: Path, mode: str = "rb") -> Any:
     """Return an open file of Arrow; its own functions take only paths of UTF-8."""
     arrow, _ = pyarrow()
     return arrow.OSFile(os.fsencode(path), mode)
+
+
+def write_tables(file: Any, tables: Iterable[Any], **encoding: Any) -> None:
+    """Write Arrow tables of the same columns into a Parquet file, a row group each."""
+    _, parquet = pyarrow()
+    writer: Any = None
+    with ExitStack() as stack:
+        for table in tables:
+            writer = writer or stack.enter_context(
+                parquet.ParquetWriter(file, table.schema, compression="zstd", **encoding)
+            )
+            writer.write_table(table, row_group_size=len(table))
 
 
 def from_rows(rows: NDArray[Any]) -> Any:

@@ -1,7 +1,7 @@
 """Parquet tables of steps.
 
 ``reader.open_parquet`` opens one; ``writer.ParquetDatasetExporter`` writes datasets and ``writer.ParquetExporter``
-batches. ``hf_parquet.HfParquetExporter`` writes pictures in columns, as the Hugging Face hub's library ``datasets``
+batches. ``writer.HfParquetExporter`` writes pictures in columns, as the Hugging Face hub's library ``datasets``
 does; the format ``parquet`` reads them.
 """
 
@@ -15,5 +15,5 @@ FORMATS = (
         options=dict.fromkeys((*COLUMN_OPTIONS, "split"), str),
         writes=("datasets", "batches"),
     ),
-    Format("hf_parquet", __name__, writes=("datasets",), writer="hf_parquet"),
+    Format("hf_parquet", __name__, writes=("datasets",), exporter="HF_DATASETS"),
 )

@@ -1,19 +1,20 @@
-"""Parquet: of a dataset, one row per step, columns by TED path, and a row group per episode or several short ones; of
-batches, arrays as nested lists of fixed size, one level per dimension.
+"""Parquet: of a dataset, one row per step, columns by TED path; of batches, arrays as nested lists of fixed size, one
+level per dimension.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, BinaryIO
 
 from rlx.formats.common.exporter import Columns, Experience, check_values, with_values
 from rlx.formats.common.parquet_file import is_parquet
+from rlx.formats.common.pictures import Arranged, as_pictures
 from rlx.formats.common.provenance import KEY, provenance
 from rlx.formats.common.rows.ted_fields import LOCATIONS, step_batches, ted_paths
 from rlx.progress import Progress
-from rlx.store.foreign_types import arrow_file, from_rows, pyarrow
+from rlx.schema import Role, Schema
+from rlx.store.foreign_types import arrow_file, from_rows, pyarrow, write_tables
 
 # A trajectory that is longer gets several row groups, so that memory does not depend on its length. Short ones share
 # one: for every row group there are kilobytes in memory until the file is closed.
@@ -25,11 +26,12 @@ _MAX_INDEXED_ROW_BYTES = 64
 class ParquetDatasetExporter:
     """Exporter of every field of the schema, and the trajectory and episode of each step.
 
-    The observation after a step is in the next row; only at the end of a trajectory is it in the row itself, as
-    ``next/observation``, which is null in other rows.
+    A row group has an episode or several short ones. The observation after a step is in the next row; only at the end
+    of a trajectory is it in the row itself, as ``next/observation``, which is null in other rows.
     """
 
     title = "Parquet"
+    _cuts_episodes = False
 
     def losses(self, experience: Experience) -> Sequence[str]:
         """Return an empty list: the format loses nothing."""
@@ -42,36 +44,75 @@ class ParquetDatasetExporter:
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
         """Write the file."""
-        arrow, parquet = pyarrow()
-        said = json.dumps(provenance(experience, []), sort_keys=True)
-        small = [name for name, field in experience.schema.fields.items() if field.row_bytes <= _MAX_INDEXED_ROW_BYTES]
-        indexed = [*LOCATIONS, *(ted_paths(experience.schema)[name] for name in small)]
-        writer = None
+        schema = experience.schema
+        note = json.dumps(provenance(experience, self.losses(experience)), sort_keys=True)
+        groups = self._groups(experience, progress)
+        described = (group.replace_schema_metadata({KEY: note, **self._metadata(group.schema)}) for group in groups)
         with arrow_file(path, "wb") as file:
-            try:
-                for table in _groups(arrow, experience):
-                    described = table.schema.with_metadata({KEY: said})
-                    writer = writer or parquet.ParquetWriter(
-                        file, described, compression="zstd", use_dictionary=indexed, write_statistics=indexed
-                    )
-                    writer.write_table(table, row_group_size=len(table))
-                    progress.advance("steps", len(table))
-            finally:
-                if writer is not None:
-                    writer.close()
+            write_tables(file, described, **self._encoding(schema))
 
-
-def _groups(arrow: ModuleType, experience: Experience) -> Iterator[Any]:
-    held: list[Any] = []
-    steps = size = 0
-    for batch, piece in step_batches(experience):
-        held.append(batch)
-        steps, size = steps + piece.steps, size + held[-1].nbytes
-        if (piece.is_last and steps >= _GROUP_STEPS) or size >= _GROUP_BYTES:
+    def _groups(self, experience: Experience, progress: Progress) -> Iterator[Any]:
+        arrow, _ = pyarrow()
+        held: list[Any] = []
+        steps = size = 0
+        for batch, piece in step_batches(experience, self._pictures(experience.schema)):
+            held.append(batch)
+            steps, size = steps + piece.steps, size + batch.nbytes
+            if (steps >= _GROUP_STEPS and (piece.is_last or self._cuts_episodes)) or size >= _GROUP_BYTES:
+                yield arrow.Table.from_batches(held)
+                held, steps, size = [], 0, 0
+            progress.advance("steps", piece.steps)
+        if held:
             yield arrow.Table.from_batches(held)
-            held, steps, size = [], 0, 0
-    if held:
-        yield arrow.Table.from_batches(held)
+
+    def _pictures(self, schema: Schema) -> Mapping[str, Arranged]:  # noqa: ARG002
+        return {}
+
+    def _metadata(self, schema: Any) -> Mapping[str, str]:  # noqa: ARG002
+        return {}
+
+    def _encoding(self, schema: Schema) -> Mapping[str, Any]:
+        small = [name for name, field in schema.fields.items() if field.row_bytes <= _MAX_INDEXED_ROW_BYTES]
+        indexed = [*LOCATIONS, *(ted_paths(schema)[name] for name in small)]
+        return {"use_dictionary": indexed, "write_statistics": indexed}
+
+
+class HfParquetExporter(ParquetDatasetExporter):
+    """The same as the library ``datasets`` writes it: pictures become PNG.
+
+    The metadata describe the columns to ``datasets``, so that ``load_dataset`` decodes the pictures. The hub's viewer
+    reads a row group at once; those of datasets' own files of pictures have 100 rows.
+    """
+
+    title = "Parquet of datasets"
+    _cuts_episodes = True
+
+    def losses(self, experience: Experience) -> Sequence[str]:
+        """Return pictures whose shape changes."""
+        super().losses(experience)
+        schema = experience.schema
+        return [loss for name, one in self._pictures(schema).items() for loss in one.loss(name, schema[name])]
+
+    def _pictures(self, schema: Schema) -> Mapping[str, Arranged]:
+        found = {name: as_pictures(schema[name]) for name in schema.names(Role.OBSERVATION)}
+        return {name: arranged for name, arranged in found.items() if arranged is not None}
+
+    def _metadata(self, schema: Any) -> Mapping[str, str]:
+        features = {field.name: _feature(field.type) for field in schema}
+        return {"huggingface": json.dumps({"info": {"features": features}})}
+
+    def _encoding(self, schema: Schema) -> Mapping[str, Any]:  # noqa: ARG002
+        return {}
+
+
+def _feature(kind: Any) -> Mapping[str, Any]:
+    arrow, _ = pyarrow()
+    if arrow.types.is_struct(kind):
+        return {"_type": "Image"}
+    if arrow.types.is_fixed_size_list(kind):
+        return {"feature": _feature(kind.value_type), "length": kind.list_size, "_type": "List"}
+    names = {"halffloat": "float16", "float": "float32", "double": "float64"}
+    return {"dtype": names.get(str(kind), str(kind)), "_type": "Value"}
 
 
 class ParquetExporter:
@@ -79,19 +120,14 @@ class ParquetExporter:
 
     def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
         """Write one column a column; their names keep the ``/``."""
-        arrow, parquet = pyarrow()
-        writer = None
-        try:
-            for batch in batches:
-                table = arrow.table(
-                    {name: from_rows(with_values(name, rows, "parquet")) for name, rows in batch.items()}
-                )
-                writer = writer or parquet.ParquetWriter(file, table.schema, compression="zstd")
-                writer.write_table(table)
-        finally:
-            if writer is not None:
-                writer.close()
+        arrow, _ = pyarrow()
+        tables = (
+            arrow.table({name: from_rows(with_values(name, rows, "parquet")) for name, rows in batch.items()})
+            for batch in batches
+        )
+        write_tables(file, tables)
 
 
 DATASETS = ParquetDatasetExporter()
+HF_DATASETS = HfParquetExporter()
 BATCHES = ParquetExporter()

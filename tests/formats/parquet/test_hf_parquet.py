@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from datasets import Image, load_dataset
 
-from rlx.formats.parquet import hf_parquet as writer
+from rlx.formats.parquet import writer
 from tests.contracts.dataset_exporter import (
     RICH,
     SAMPLES,
@@ -32,7 +32,7 @@ class TestHfParquet(DatasetExporterContract):
 
     @pytest.fixture(autouse=True)
     def _small_row_groups(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(writer, "_GROUP_ROWS", 5)
+        monkeypatch.setattr(writer, "_GROUP_STEPS", 5)
 
     @pytest.mark.parametrize("sample", [*SAMPLES, *RICH])
     def test_as_datasets_reads_it(self, sample: str, tmp_path: Path, path: Path) -> None:
