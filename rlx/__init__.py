@@ -4,11 +4,10 @@
 the dataset classes with TorchRL's names, ``rlx.results`` the results of functions, and ``rlx.errors`` the errors.
 """
 
-from importlib import import_module
 from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
-from rlx.package_names import lazy_names
+from rlx.package_names import lazily
 
 if TYPE_CHECKING:
     from rlx import buffer as buffer
@@ -76,18 +75,12 @@ __all__ = [
 
 # Imported on first use, so that `import rlx` stays fast. A function may not have the name of a subpackage:
 # importing the subpackage would replace it.
-_HOME = lazy_names(__name__)
+_NAMES, _attribute, _ = lazily(__name__)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        return _version("rlx")
-    if name not in _HOME:
-        raise AttributeError(f"module 'rlx' has no attribute {name!r}")
-    if _HOME[name] == "rlx":
-        return import_module(f"rlx.{name}")
-    return getattr(import_module(_HOME[name]), name)
+    return _version("rlx") if name == "__version__" else _attribute(name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*_HOME, "__version__"])
+    return sorted([*_NAMES, "__version__"])

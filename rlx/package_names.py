@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 _CHECKPOINTS = "use `ReplayBuffer.dumps`: every storage is written in one compressed format"
@@ -109,17 +111,26 @@ def no_such_name(package: str, name: str) -> Exception:
         >>> no_such_name("rlx.buffer", "nonsense")
         AttributeError("module 'rlx.buffer' has no attribute 'nonsense'")
     """
-    if name in INSTEAD[package]:
-        return ImportError(f"{package} has no {name}: {INSTEAD[package][name]}", name=package)
+    if advice := INSTEAD.get(package, {}).get(name):
+        return ImportError(f"{package} has no {name}: {advice}", name=package)
     return AttributeError(f"module {package!r} has no attribute {name!r}")
 
 
-def lazy_names(package: str) -> dict[str, str]:
-    """Return the module of each name that a package imports for type checkers only: ``from MODULE import X as X``.
+def lazily(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a package that imports its names when they are asked for.
 
-    The package imports them when they are first asked for, as torch takes seconds. They are read from its source, so
-    that they are listed once.
+    The names are those that it imports for type checkers only, ``from MODULE import X as X``: torch takes seconds. They
+    are read from its source, so that they are listed once.
     """
     module: Any = sys.modules[package]
     source = module.__loader__.get_data(module.__file__).decode()
-    return {name: home for home, name in re.findall(r"^    from (\S+) import \(?\s*(\w+) as \2\b", source, re.M)}
+    homes = {name: home for home, name in re.findall(r"^    from (\S+) import \(?\s*(\w+) as \2\b", source, re.M)}
+
+    def attribute(name: str) -> Any:
+        if name not in homes:
+            raise no_such_name(package, name)
+        if homes[name] == package:
+            return import_module(f"{package}.{name}")
+        return getattr(import_module(homes[name]), name)
+
+    return sorted(homes), attribute, lambda: sorted(homes)

@@ -1,9 +1,8 @@
 """Results of the functions of ``rlx``, for annotations; ``to_json()`` returns what ``--json`` prints."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rlx.package_names import lazy_names
+from rlx.package_names import lazily
 
 if TYPE_CHECKING:
     from rlx.api.inspecting import Inspection as Inspection
@@ -29,15 +28,4 @@ if TYPE_CHECKING:
     from rlx.store.verification import Verification as Verification
     from rlx.viewer.files import ViewFile as ViewFile
 
-_HOME = lazy_names(__name__)
-__all__ = sorted(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__all__, __getattr__, __dir__ = lazily(__name__)

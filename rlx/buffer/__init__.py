@@ -4,10 +4,9 @@
 it expects of each.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rlx.package_names import lazy_names, no_such_name
+from rlx.package_names import lazily
 
 if TYPE_CHECKING:
     from rlx.buffer.batch import split_trajectories as split_trajectories
@@ -64,15 +63,4 @@ if TYPE_CHECKING:
     from rlx.buffer.writer import TensorDictMaxValueWriter as TensorDictMaxValueWriter
     from rlx.buffer.writer import TensorDictRoundRobinWriter as TensorDictRoundRobinWriter
 
-_HOME = lazy_names(__name__)
-__all__ = sorted(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise no_such_name(__name__, name)
-    return getattr(import_module(_HOME[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__all__, __getattr__, __dir__ = lazily(__name__)

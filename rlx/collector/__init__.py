@@ -4,12 +4,11 @@ Start at ``collector.Collector`` in this process and ``multi_collector.MultiColl
 ``base_collector.BaseCollector``.
 """
 
-from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlx.errors import MissingExtraError
-from rlx.package_names import lazy_names, no_such_name
+from rlx.package_names import lazily
 
 if find_spec("gymnasium") is None:
     raise MissingExtraError.of("collecting needs gymnasium", "gym")
@@ -31,15 +30,4 @@ if TYPE_CHECKING:
     from rlx.collector.multi_collector import RayCollector as RayCollector
     from rlx.collector.multi_collector import RPCCollector as RPCCollector
 
-_HOME = lazy_names(__name__)
-__all__ = sorted(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise no_such_name(__name__, name)
-    return getattr(import_module(_HOME[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__all__, __getattr__, __dir__ = lazily(__name__)
