@@ -94,9 +94,10 @@ class FrameStacks:
         return place, size, same
 
     def get(self, rows: NDArray[Any], envs: NDArray[Any]) -> Frames:
-        """Return the frames [n, 2 * stack, frame_bytes] of observations now and next."""
-        found = self._log.read(self._place[rows, envs].reshape(-1), self._size[rows, envs].reshape(-1))
-        return found.reshape(len(rows), 2 * self._stack, -1)
+        """Return the frames [2, n, stack, frame_bytes] of observations now and next."""
+        wanted = (of[rows, envs].reshape(len(rows), 2, -1).swapaxes(0, 1) for of in (self._place, self._size))
+        found = self._log.read(*(numbers.reshape(-1) for numbers in wanted))
+        return found.reshape(2, len(rows), self._stack, -1)
 
     def clear(self) -> None:
         """Forget all steps."""
@@ -222,8 +223,7 @@ class CompressedReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not 
             return super()._get_samples(batch_inds, env)
         lanes = np.random.randint(0, high=self.n_envs, size=(len(batch_inds),))  # noqa: NPY002  (as SB3 draws)
         frames = self._stacks.get(batch_inds, lanes).view(self.observation_space.dtype)
-        shape = len(batch_inds), *self.obs_shape
-        now, after = (frames[:, part].reshape(shape) for part in (slice(self._stack), slice(self._stack, None)))
+        now, after = frames.reshape(2, len(batch_inds), *self.obs_shape)
         ended = self.dones[batch_inds, lanes] * (1 - self.timeouts[batch_inds, lanes])
         data = (
             self._normalize_obs(now, env),

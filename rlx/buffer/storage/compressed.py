@@ -1,7 +1,10 @@
 """Steps in memory with compressed images, each kept once though it is seen as ``next`` and then as the observation."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,7 @@ from rlx.buffer.index.ring import run_starts
 from rlx.buffer.protocol import Rows
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.store.chunk_codec import ZstdChunks
-from rlx.store.dictionary import REFERENCE_FRAMES, REFERENCE_ROWS, reference_dictionary
+from rlx.store.dictionary import trained_dictionary
 from rlx.store.kernel import Kernel, address, kernel
 from rlx.store.memory import empty_rows
 
@@ -23,14 +26,16 @@ Places = NDArray[np.int64]
 _PAGE_BYTES = 1 << 20
 # A place is the number of its page and the offset in it.
 _PAGE = 1 << 32
-_EVERY = REFERENCE_ROWS // REFERENCE_FRAMES
+# A dictionary is made of as many frames, spread over the first 512 and then over the first 8,192.
+_LEARNED = 128
+_EVERY = (4, 64)
 
 
 class FrameLog:
     """Frames of equal size, compressed one by one; each is found by its place.
 
-    The first frames are compressed by themselves; once enough were seen, the others against a dictionary of frames
-    spread over those.
+    The first frames are compressed by themselves, which takes more memory and reads slower; the others against a
+    dictionary of earlier ones.
     """
 
     def __init__(self, frame_bytes: int, level: int) -> None:
@@ -38,12 +43,13 @@ class FrameLog:
         self._level = level
         self._codecs = [ZstdChunks(frame_bytes, level)]
         self._references: list[Frames] = []
+        self._every = list(_EVERY)
         self._seen = 0
         self.clear()
 
     def clear(self) -> None:
         """Forget all frames; not the dictionary."""
-        self._pages: dict[int, bytearray] = {}
+        self._pages: dict[int, Frames] = {}
         self._codec_of: dict[int, ZstdChunks] = {}
         self._used: dict[int, int] = {}
         self._current = -1
@@ -67,7 +73,7 @@ class FrameLog:
             room = self._room(int(sizes[done]))
             stop = int(np.searchsorted(ends, before + room, side="right"))
             data = b"".join(encoded[done:stop])
-            self._pages[self._current][self._filled : self._filled + len(data)] = data
+            self._pages[self._current][self._filled : self._filled + len(data)] = np.frombuffer(data, np.uint8)
             places[done:stop] = self._current * _PAGE + self._filled + ends[done:stop] - sizes[done:stop] - before
             self._filled += len(data)
             self.hold(places[done:stop])
@@ -75,14 +81,16 @@ class FrameLog:
         return places, sizes
 
     def _learn(self, frames: Frames) -> None:
-        if len(self._codecs) > 1:
+        if not self._every:
             return
-        self._references += list(frames[-self._seen % _EVERY :: _EVERY].copy())
+        every = self._every[0]
+        self._references += list(frames[-self._seen % every :: every].copy())
         self._seen += len(frames)
-        if self._seen >= REFERENCE_ROWS:
-            dictionary = reference_dictionary([np.stack(self._references)])
+        if len(self._references) >= _LEARNED:
+            dictionary = trained_dictionary([np.stack(self._references[:_LEARNED])], self.frame_bytes, self._level)
             self._codecs.append(ZstdChunks(self.frame_bytes, self._level, dictionary))
-            self._references.clear()
+            del self._every[0]
+            self._references = self._references[:: self._every[0] // every] if self._every else []
             self._filled = _PAGE  # frames compressed against it need a page of their own
 
     def _room(self, needed: int) -> int:
@@ -91,7 +99,7 @@ class FrameLog:
             self._drop_unused(self._current)
             self._current += 1
             self._filled = 0
-            self._pages[self._current] = bytearray(max(_PAGE_BYTES, needed))
+            self._pages[self._current] = np.empty(max(_PAGE_BYTES, needed), np.uint8)
             self._codec_of[self._current] = self._codecs[-1]
         return len(self._pages[self._current]) - self._filled
 
@@ -119,14 +127,15 @@ class FrameLog:
         return self._read_in_python(places, sizes) if compiled is None else self._read_by(compiled, places, sizes)
 
     def _read_by(self, compiled: Kernel, places: Places, sizes: NDArray[np.int32]) -> Frames:
-        pages, starts = np.divmod(places, _PAGE)
-        distinct, position = np.unique(pages, return_inverse=True)
-        numbers = distinct.tolist()
-        held = [np.frombuffer(self._pages[page], np.uint8) for page in numbers]
-        page = np.array([address(content) for content in held], np.int64)
-        dictionary = np.array([self._codec_of[page].digested_for(compiled) for page in numbers], np.uint64)
+        pages = (places // _PAGE).tolist()
+        held = {page: self._pages[page] for page in set(pages)}  # other threads run while frames are decoded
+        starts = {page: address(content) - page * _PAGE for page, content in held.items()}
+        dictionaries = {page: self._codec_of[page].digested_for(compiled) for page in held}
         frames = empty_rows(len(places), self.frame_bytes)
-        compiled.decode(page[position] + starts, sizes, dictionary.view(np.int64)[position], frames)
+        start, dictionary = (
+            np.fromiter(map(of.__getitem__, pages), np.int64, len(pages)) for of in (starts, dictionaries)
+        )
+        compiled.decode(places + start, sizes, dictionary, frames)
         return frames
 
     def _read_in_python(self, places: Places, sizes: NDArray[np.int32]) -> Frames:
@@ -139,26 +148,19 @@ class FrameLog:
         runs = np.append(0, breaks)
         last = np.append(breaks, len(unique)) - 1
         found = zip(pages[runs].tolist(), starts[runs].tolist(), ends[last].tolist(), strict=True)
-        views = [memoryview(self._pages[page])[start:end] for page, start, end in found]
+        views = [self._pages[page].data[start:end] for page, start, end in found]
         codecs = [self._codec_of[page] for page in pages[runs].tolist()]
-        counts = (last + 1 - runs).tolist()
-        # Pages are in the order of writing, so those without a dictionary come first.
-        plain = codecs.count(self._codecs[0])
-        parts = [
-            codec.decode_run(chosen, sum(amounts))
-            for codec, chosen, amounts in (
-                (self._codecs[0], views[:plain], counts[:plain]),
-                (self._codecs[-1], views[plain:], counts[plain:]),
-            )
-            if chosen
-        ]
+        pieces = zip(codecs, views, (last + 1 - runs).tolist(), strict=True)
+        parts = []
+        for codec, group in groupby(pieces, itemgetter(0)):
+            _, chosen, amounts = zip(*group, strict=True)
+            parts.append(codec.decode_run(chosen, sum(amounts)))
         decoded = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return decoded if len(unique) == len(places) and (np.diff(inverse) == 1).all() else decoded[inverse]
 
 
-def _counts(places: Places) -> list[tuple[int, int]]:
-    pages, counts = np.unique(places // _PAGE, return_counts=True)
-    return list(zip(pages.tolist(), counts.tolist(), strict=True))
+def _counts(places: Places) -> Iterable[tuple[int, int]]:
+    return Counter((places // _PAGE).tolist()).items()
 
 
 IMAGE_BYTES = 1024
