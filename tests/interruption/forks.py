@@ -38,12 +38,19 @@ OUT, ERR = ".stdout", ".stderr"
 HUNG = 1000
 IMPORTED = (
     *("gymnasium", "pydantic", "rich.progress", "rich.table", "rich.text", "rich.console", "h5py", "PIL.Image", "av"),
-    *("obstore", "obstore.store", "pyarrow", "pyarrow.parquet", "rlx.checks.examination", "rlx.viewer.files"),
-    *("rlx.formats.finding", "rlx.formats.writing", "rlx.pipeline.collect", "rlx.pipeline.convert"),
+    *("zarr", "obstore", "obstore.store", "pyarrow", "pyarrow.parquet", "rlx.viewer.files"),
+    *("rlx.checks.examination", "rlx.formats.finding", "rlx.formats.writing", "rlx.pipeline.collect"),
     *(f"{one.folder}.reader" for one in readable().values()),
-    *(f"{one.folder}.{one.writer}" for one in formats().values() if one.writes),
-    *("rlx.pipeline.download", "rlx.pipeline.export", "rlx.pipeline.assembly", "rlx.pipeline.preprocess"),
-    *("rlx.pipeline.pull", "rlx.pipeline.push", "rlx.pipeline.sampling", "rlx.pipeline.split", "rlx_cli.app"),
+    *(f"{one.folder}.writer" for one in formats().values() if one.writes),
+    *("rlx.pipeline.convert", "rlx.pipeline.download", "rlx.pipeline.export", "rlx.pipeline.assembly"),
+    *(
+        "rlx.pipeline.preprocess",
+        "rlx.pipeline.pull",
+        "rlx.pipeline.push",
+        "rlx.pipeline.sampling",
+        "rlx.pipeline.split",
+        "rlx_cli.app",
+    ),
 )
 
 
