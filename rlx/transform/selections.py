@@ -229,8 +229,7 @@ class Filter:
 
     def keeps(self, table: Trajectories, shard: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return [N] whether the condition holds for each trajectory."""
-        columns = {**table.columns(), "whole": table.whole, "id": np.arange(len(table)), "shard": shard}
-        return Expression(self.text).holds(columns)
+        return Expression(self.text).holds(columns(table, shard))
 
 
 @dataclass(frozen=True)
@@ -267,11 +266,20 @@ class Subsample:
         return kept
 
 
+def columns(table: Trajectories, shard: NDArray[np.int64]) -> Columns:
+    """Return [N] values of every name of an expression."""
+    return {**table.columns(), "whole": table.whole, "id": np.arange(len(table)), "shard": shard}
+
+
+def shards(dataset: Dataset) -> NDArray[np.int64]:
+    """Return [N] the number that the shard of each trajectory is named by."""
+    names = np.array([int(record.name) for record in dataset.shard_records], np.int64)
+    return names.repeat(np.diff(dataset.first_trajectories))
+
+
 def chosen(dataset: Dataset, selections: Sequence[Selection]) -> NDArray[np.int64]:
     """Return [n] numbers of the trajectories that stay, ascending."""
-    numbers = np.arange(len(dataset.trajectories))
-    names = np.array([int(record.name) for record in dataset.shard_records], np.int64)
-    shard = names.repeat(np.diff(dataset.first_trajectories))
+    numbers, shard = np.arange(len(dataset.trajectories)), shards(dataset)
     for selection in selections:
         numbers = numbers[selection.keeps(dataset.trajectories.pick(numbers), shard[numbers])]
     return numbers

@@ -217,6 +217,60 @@
     }
   };
 
+  // The condition of a filter for a page without a server: what rlx/transform/selections.py reads, in the same order.
+  function condition(text) {
+    const tokens = text.replace(/^\s*filter:/, "").match(/[A-Za-z_]\w*|(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[<>=!]=|\S/g) ?? [];
+    let at = 0, row = 0;
+    const fail = (problem) => { throw new Error(`filter ${text}: ${problem}`); };
+    const token = (...wanted) => wanted.includes(tokens[at]) && tokens[at++];
+    const as = (kind, value) => (typeof value === kind ? value : fail(`expected ${kind === "number" ? "a number" : "a condition such as return > 10"}`));
+    const chain = (inner, kind, operations) => () => {
+      let value = inner();
+      for (let name; (name = token(...Object.keys(operations))); ) {
+        const left = value, right = inner(), operation = operations[name];
+        value = () => operation(as(kind, left()), as(kind, right()));
+      }
+      return value;
+    };
+    const atom = () => {
+      const name = tokens[at++];
+      if (name === "(") {
+        const value = any();
+        return token(")") ? value : fail("a parenthesis is not closed");
+      }
+      if (name === "-") { const value = atom(); return () => -as("number", value()); }
+      if (name === "+") return atom();
+      if (/^[\d.]/.test(name)) return () => Number(name);
+      if (name === "True" || name === "False") return () => name === "True";
+      const values = Object.hasOwn(data.columns, name) ? data.columns[name] : fail(`${name ?? "the end"} is unexpected; names are ${Object.keys(data.columns).join(", ")}`);
+      return () => values[row] ?? NaN;
+    };
+    const product = chain(atom, "number", { "*": (a, b) => a * b, "/": (a, b) => a / b, "%": (a, b) => ((a % b) + b) % b });
+    const sum = chain(product, "number", { "+": (a, b) => a + b, "-": (a, b) => a - b });
+    const orders = { "<": (a, b) => a < b, "<=": (a, b) => a <= b, ">": (a, b) => a > b, ">=": (a, b) => a >= b, "==": (a, b) => a === b, "!=": (a, b) => a !== b };
+    const comparison = () => {
+      const values = [sum()], names = [];
+      for (let name; (name = token(...Object.keys(orders))); ) { names.push(name); values.push(sum()); }
+      if (!names.length) return values[0];
+      return () => {
+        const found = values.map((value) => value());
+        return names.every((name, n) => {
+          const kind = /[<>]/.test(name) ? "number" : typeof found[n];
+          return orders[name](as(kind, found[n]), as(kind, found[n + 1]));
+        });
+      };
+    };
+    const not = () => {
+      if (!token("not")) return comparison();
+      const value = not();
+      return () => !as("boolean", value());
+    };
+    const any = chain(chain(not, "boolean", { and: (a, b) => a && b }), "boolean", { or: (a, b) => a || b });
+    const whole = any();
+    if (at < tokens.length) fail(`${tokens[at]} is unexpected`);
+    return (_, n) => { row = n; return as("boolean", whole()); };
+  }
+
   async function list() {
     const turn = ++asked, where = $("where")?.value ?? "";
     let found = data.rows.length, of = data.count;
@@ -227,7 +281,9 @@
         ({ rows, found, of } = answer);
       } else {
         const column = ["id", "return", "length", "end"].indexOf(sort), way = down ? -1 : 1;
-        rows = [...data.rows].sort(([...a], [...b]) => way * (a[column] === b[column] ? 0 : a[column] === null || (b[column] !== null && a[column] < b[column]) ? -1 : 1));
+        const kept = where.trim() ? data.rows.filter(condition(where)) : [...data.rows];
+        found = kept.length;
+        rows = kept.sort(([...a], [...b]) => way * (a[column] === b[column] ? 0 : a[column] === null || (b[column] !== null && a[column] < b[column]) ? -1 : 1));
       }
     } catch (error) {
       if (turn === asked) $("found").replaceChildren(make("span", { className: "hot", textContent: error.message }));

@@ -22,6 +22,7 @@ from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
 from rlx.store.foreign_types import in_words
 from rlx.store.statistics import Moments
+from rlx.transform.selections import columns, shards
 from rlx.viewer.drawing import SERIES, Drawing, svg
 from rlx.viewer.episode import Episode, embedded, notable, shortened
 from rlx.viewer.overview import Overview
@@ -73,13 +74,15 @@ def page(dataset: Dataset, episodes: Mapping[str, int], *, served: bool = False,
     """
     listed, count = dataset.manifest, len(dataset.trajectories)
     room = MAX_FRAME_BYTES // max(len(episodes), 1)
+    listed_here = np.arange(min(count, _MAX_ROWS))
     data = {
         "served": served,
         "edition": edition,
         "count": count,
         "first": next(iter(episodes.values()), 0),
         "embedded": [] if served else [embedded(Episode(dataset, one), room) for one in episodes.values()],
-        "rows": [] if served else table_rows(dataset, np.arange(min(count, _MAX_ROWS))),
+        "rows": [] if served else table_rows(dataset, listed_here),
+        "columns": {} if served else _columns(dataset, listed_here),
     }
     overview = Overview.of(dataset)
     lineage, notes = _lineage(listed.lineage, served=served), _notes(listed.notes, served=served)
@@ -144,6 +147,15 @@ def table_rows(dataset: Dataset, numbers: NDArray[np.int64]) -> list[list[Any]]:
     return rows
 
 
+def _columns(dataset: Dataset, numbers: NDArray[np.int64]) -> dict[str, list[Any]]:
+    """Return the values that the filter of a page without a server compares; null where they are no finite number."""
+    found = columns(dataset.trajectories, shards(dataset))
+    return {
+        name: np.where(np.isfinite(of[numbers]), of[numbers].astype(object), None).tolist()
+        for name, of in found.items()
+    }
+
+
 def _document(title: str, path: str, main: str, data: Mapping[str, Any]) -> str:
     style, script = _style(), _part("page.js")
     return Template(_part("page.html")).substitute(
@@ -195,9 +207,8 @@ def _player(dataset: Dataset, episodes: Mapping[str, int], *, served: bool) -> s
     if there > _MAX_ROWS and not served:
         said += f" The table has the first {_MAX_ROWS:,}."
     stage = '<div class="stage" id="stage"></div>' if picture_fields(dataset.schema) else ""
-    search = _SEARCH if served else ""
     return Template(_part("player.html")).substitute(
-        options=options, goto=goto, said=_e(said), stage=stage, search=search
+        options=options, goto=goto, said=_e(said), stage=stage, search=_SEARCH
     )
 
 

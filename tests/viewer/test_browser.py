@@ -16,7 +16,7 @@ from rlx.progress import Silent
 from rlx.store.dataset import Dataset
 from rlx.viewer.episode import Episode
 from rlx.viewer.files import write_view
-from rlx.viewer.server import ViewServer
+from rlx.viewer.server import ViewServer, table
 from tests.viewer import datasets
 from tests.viewer.chromium import PROGRAM, Chromium
 from tests.viewer.test_server import serving
@@ -187,6 +187,37 @@ def test_cameras_keys_filter_and_new_episodes(browser: Chromium, tmp_path: Path)
         datasets.everything(dataset.path, (5, 9, 3, 7))
         browser.wait_until(f"String({rows}).split(',').length === 4")
         assert browser.run("document.documentElement.scrollWidth") <= 1000
+
+
+def test_a_file_filters_as_the_server_does(browser: Chromium, tmp_path: Path) -> None:
+    rlx.collect("CartPole-v1", steps=2_000, seed=2, output=tmp_path / "poles", shard_steps=400)
+    dataset = rlx.open(tmp_path / "poles")
+    browser.open(written(dataset, tmp_path / "page.html"))
+    rows = "[...document.querySelectorAll('#rows tr')].map((one) => Number(one.dataset.episode))"
+    for where in (
+        "",
+        "filter:whole and return > 20",
+        "not whole or 2*(length - 10) >= return + 1.5e1",
+        "10 < return <= 25 != id and truncated == False",
+        "-length % 7 == 2 or shard == 1 or not not cut",
+        "id / 0 > 3 and (from_reset and True or terminated != final_recorded)",
+        ".5 > episode - 3 - 2 * 4",
+    ):
+        change(browser, "where", f"value = {where!r}", "input")
+        found = table(dataset, {"where": [where], "most": ["999"]})
+        assert browser.run(rows) == [row[0] for row in found["rows"]], where
+        assert shown(browser, "found") == ("" if not where else f"{found['found']} of {found['of']} episodes")
+    for where, problem in {
+        "lenght > 4": "lenght is unexpected; names are length, return,",
+        "return": "expected a condition",
+        "cut > 1": "expected a number",
+        "(cut": "a parenthesis is not closed",
+        "return >": "the end is unexpected",
+        "cut cut": "cut is unexpected",
+    }.items():
+        change(browser, "where", f"value = {where!r}", "input")
+        assert problem in shown(browser, "found"), where
+    assert browser.complaints == []
 
 
 def test_served_any_episode_can_be_had(browser: Chromium, pong: Path) -> None:
