@@ -6,8 +6,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -72,7 +72,7 @@ def only_loopback() -> Iterator[None]:
     connect = socket.socket.connect
 
     def guarded(self: socket.socket, address: Any) -> None:
-        if self.family in (socket.AF_INET, socket.AF_INET6) and not _is_loopback(address[0]):
+        if self.family in (socket.AF_INET, socket.AF_INET6) and not _is_here(address[0]):
             raise PermissionError(f"tests may not connect to {address[0]}")
         connect(self, address)
 
@@ -81,8 +81,14 @@ def only_loopback() -> Iterator[None]:
         yield
 
 
-def _is_loopback(host: str) -> bool:
-    return host == "localhost" or (host[:1].isdigit() and ip_address(host).is_loopback) or host == "::1"
+def _is_here(host: str) -> bool:
+    """Whether this is an address of this machine: Ray's processes use one that is not loopback."""
+    if host == "localhost" or not host[:1].isdigit():
+        return host in ("localhost", "::1")
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as own, suppress(OSError):
+        own.bind((host, 0))
+        return True
+    return False
 
 
 @pytest.fixture(autouse=True)

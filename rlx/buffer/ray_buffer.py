@@ -24,7 +24,7 @@ from rlx.buffer.replay_buffer import BufferOptions, ReplayBuffer
 from rlx.buffer.tensordict_replay_buffer import named_rows
 from rlx.closing import Closing
 from rlx.engine.actor import settle
-from rlx.engine.ray_engine import ray_cluster
+from rlx.engine.ray_engine import ray_cluster, result
 from rlx.errors import EngineError
 
 logger = logging.getLogger(__name__)
@@ -183,7 +183,7 @@ class RayReplayBuffer(Closing):
         until = time.monotonic() + _RESTART_S
         while True:
             try:
-                answer = self._ray.get(self._server.answer.remote(method, message, timeout, self._is_far))
+                answer = result(self._ray, self._server.answer.remote(method, message, timeout, self._is_far))
                 break
             except self._ray.exceptions.ActorUnavailableError as exc:
                 if time.monotonic() > until:

@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
@@ -14,7 +15,7 @@ from typing import Any, Self, TypeVar
 import cloudpickle
 
 from rlx.engine.actor import ActorDiedError, ProcessActor, ProcessActors, answered, made, settle, unpickled
-from rlx.engine.ray_engine import ray_cluster, settle_in
+from rlx.engine.ray_engine import head_answers, ray_cluster, result, settle_in
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -62,8 +63,8 @@ class RayActor(ProcessActor[T, R]):
         try:
             while (call := self._calls.get()) is not None:
                 task, future = call
-                settle(future, self._ray.get(self._host.answer.remote(task)))
-            self._ray.get(self._host.close.remote())
+                settle(future, result(self._ray, self._host.answer.remote(task)))
+            result(self._ray, self._host.close.remote())
             death = ActorDiedError("the actor was closed")
         except Exception as exc:  # it was lost or killed, or Ray itself was shut down
             death = ActorDiedError(f"an actor on the Ray cluster was lost: {str(exc).partition(chr(10))[0]}")
@@ -116,6 +117,8 @@ class RayActors(ProcessActors[RayActor[Any, Any]]):
         """Return an actor for the function that ``make(argument)`` returns in its process, without waiting for it."""
         if self._ray is None:
             raise RuntimeError("the context of the actors has not been entered")
+        while not head_answers(self._ray):  # without it, asking for its CPUs would not return
+            time.sleep(1)
         made_of = cloudpickle.dumps((make, argument))
         running = self._running()
         free = [one for one in self._options if not any(one is actor.options for actor in running)]

@@ -30,12 +30,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 _LOOK_S = 5.0
+_HEAD_S = 20.0  # after 60 s without it, Ray ends this process without a word to Python
 _CLIENT_PORT = 10001  # of ray:// where none is given
 _NO_CLUSTER = "start one with ray start --head, or leave the address out"
+_NEW_HEAD = "finished shards are kept: restart the cluster, then run the command again (collect: with --resume)"
 _NO_TOKEN = "set RAY_AUTH_MODE=token: the cluster asks for a token"
 _lock = threading.Lock()
 _users = 0
 _is_ours = False
+_silent_since: float | None = None  # when the head first did not answer
+_next_look = 0.0  # when to look for the head again
 
 
 @contextmanager
@@ -121,6 +125,41 @@ def _look_for(address: str) -> None:
         raise EngineError(f"no Ray cluster answers at {address}: {exc}", hint=_NO_CLUSTER) from exc
 
 
+def result(ray: ModuleType, ref: Any) -> Any:
+    """Return ``ray.get(ref)``.
+
+    Raises:
+        EngineError: the head of the cluster was lost.
+    """
+    while True:
+        if time.monotonic() > _next_look:
+            head_answers(ray)
+        with suppress(ray.exceptions.GetTimeoutError):
+            return ray.get(ref, timeout=_LOOK_S)
+
+
+def head_answers(ray: ModuleType) -> bool:
+    """Whether the head of the cluster answers now.
+
+    Raises:
+        EngineError: it has not answered for 20 seconds.
+    """
+    global _next_look, _silent_since
+    if ray.util.client.ray.is_connected():
+        return True  # by ray://, whose server tells
+    address = ray.get_runtime_context().gcs_address
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _LOOK_S).close()
+        _silent_since = None
+    except OSError as exc:
+        _silent_since = _silent_since or time.monotonic()
+        if time.monotonic() - _silent_since > _HEAD_S:
+            raise EngineError(f"the head of the Ray cluster at {address} was lost: {exc}", hint=_NEW_HEAD) from exc
+    _next_look = time.monotonic() + _LOOK_S
+    return _silent_since is None
+
+
 def settle_in(directory: str, path: Sequence[str]) -> None:
     """Have a worker's process work in the directory of the process that it works for, with its ``sys.path``."""
     sys.path += [entry for entry in path if entry not in sys.path]
@@ -195,7 +234,7 @@ class RayEngine:
     def _await(self, ref: Any) -> Any:
         errors = self._ray.exceptions
         try:
-            return self._ray.get(ref)
+            return result(self._ray, ref)
         except errors.TaskCancelledError as exc:
             raise CancelledError from exc
         except errors.RayTaskError as exc:

@@ -45,6 +45,39 @@ if __name__ == "__main__":
 """
 
 
+HEADLESS = """
+import os, subprocess, time
+import rlx.engine.ray_engine as ray_engine
+from rlx.engine.ray_actors import RayActors
+from rlx.errors import EngineError
+from rlx.progress import Silent
+
+ray_engine._HEAD_S = ray_engine._LOOK_S = 0.5
+
+def sleep(seconds, progress=None):
+    time.sleep(seconds)
+
+def sleeper(argument):
+    return sleep
+
+def said(call):
+    try:
+        call()
+    except Exception as error:
+        print(type(error).__name__, "was lost" in str(error), getattr(error, "hint", ""), flush=True)
+
+if __name__ == "__main__":
+    with RayActors() as actors, ray_engine.RayEngine(1, Silent()) as engine:
+        actor = actors.start(sleeper, None)
+        actor.call(0).result(60)
+        calls = [engine.submit(sleep, 60), actor.call(60)]
+        subprocess.run(["pkill", "-9", "-P", str(os.getpid()), "gcs_server"], check=True)
+        for call in calls:
+            said(lambda: call.result(30))
+        said(lambda: actors.start(sleeper, None))
+"""
+
+
 def die_once(path: Path, progress: Progress) -> int:
     """Is killed at its first attempt, after a report of its progress."""
     progress.advance("steps", 5)
@@ -178,3 +211,17 @@ def test_workers_stop_with_the_process_that_started_them(tmp_path: Path, end: Ca
         end(script.pid)
         assert script.communicate(timeout=30) == (said, "")
     wait_until(lambda: written.stat().st_mtime < time.time() - 1)  # nobody writes any more
+
+
+def test_a_head_that_is_lost(tmp_path: Path) -> None:
+    """Ray itself would end the process after a minute, without an exception."""
+    (tmp_path / "script.py").write_text(HEADLESS)
+    script = subprocess.run(
+        [sys.executable, str(tmp_path / "script.py")], cwd=ROOT, capture_output=True, text=True, timeout=50, check=True
+    )
+    hint = "finished shards are kept: restart the cluster, then run the command again (collect: with --resume)"
+    assert script.stdout.splitlines() == [
+        f"EngineError True {hint}",
+        "ActorDiedError True ",
+        f"EngineError True {hint}",
+    ]
