@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -150,10 +151,8 @@ def table_rows(dataset: Dataset, numbers: NDArray[np.int64]) -> list[list[Any]]:
 def _columns(dataset: Dataset, numbers: NDArray[np.int64]) -> dict[str, list[Any]]:
     """Return the values that the filter of a page without a server compares; null where they are no finite number."""
     found = columns(dataset.trajectories, shards(dataset))
-    return {
-        name: np.where(np.isfinite(of[numbers]), of[numbers].astype(object), None).tolist()
-        for name, of in found.items()
-    }
+    picked = {name: of[numbers].tolist() for name, of in found.items()}
+    return {name: [one if math.isfinite(one) else None for one in of] for name, of in picked.items()}
 
 
 def _document(title: str, path: str, main: str, data: Mapping[str, Any]) -> str:
