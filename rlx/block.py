@@ -82,13 +82,21 @@ class Block:
 
 
 def single(
-    data: Mapping[str, NDArray[np.generic]], *, episode: int, from_reset: bool = True, final_recorded: bool = True
+    data: Mapping[str, NDArray[np.generic]],
+    *,
+    episode: int,
+    from_reset: bool = True,
+    final_recorded: bool = True,
+    is_open: bool = False,
+    cut: bool = False,
 ) -> Block:
-    """Return a block that is exactly one whole trajectory of ``len(data["reward"])`` steps."""
+    """Return a block of ``len(data["reward"])`` steps of one trajectory: all of them, or with ``is_open`` some."""
     return Block(
         data,
         np.array([len(data["reward"])], np.int64),
         np.array([episode], np.int64),
         np.array([from_reset]),
         np.array([final_recorded]),
+        is_open,
+        np.array([cut]),
     )

@@ -38,7 +38,6 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 DTYPES = frozenset(
     {"bool", "float16", "float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
 )
-_FLAGS = frozenset({"terminated", "truncated"})
 _MAX_DIMENSIONS = 16
 _MAX_ROW_BYTES = 2**32
 
@@ -149,6 +148,10 @@ class Field:
         return cls(described["dtype"], tuple(shape), Role(described["role"]), space)
 
 
+# The flags of every dataset.
+FLAGS: Mapping[str, Field] = MappingProxyType(dict.fromkeys(("terminated", "truncated"), Field("bool", (), Role.NEXT)))
+
+
 @dataclass(frozen=True, slots=True)
 class Schema:
     """The fields of a dataset, by name.
@@ -175,7 +178,7 @@ class Schema:
                 raise SchemaMismatchError(
                     f"schema: {name}: expected one number per step with role {role!r}, found {found}"
                 )
-            if name in _FLAGS and found.dtype != "bool":
+            if name in FLAGS and found.dtype != "bool":
                 raise SchemaMismatchError(f"schema: {name} is {found.dtype}, expected bool")
         if not any(field.role == Role.OBSERVATION for field in self.fields.values()):
             raise SchemaMismatchError("schema has no field of role 'observation'")
@@ -198,8 +201,7 @@ class Schema:
                 "observation": Field(*observation, Role.OBSERVATION),
                 "action": Field(*action, Role.STEP, action_space),
                 "reward": Field(reward, (), Role.NEXT),
-                "terminated": Field("bool", (), Role.NEXT),
-                "truncated": Field("bool", (), Role.NEXT),
+                **FLAGS,
             }
         )
 

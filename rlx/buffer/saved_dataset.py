@@ -17,7 +17,7 @@ from rlx.buffer.storage.step_schema import parted
 from rlx.errors import DatasetExistsError, SchemaMismatchError
 from rlx.files.disk import is_there
 from rlx.manifest import FILE_NAME, Manifest, ShardRecord
-from rlx.schema import Field, Role, Schema, check_name
+from rlx.schema import FLAGS, Field, Role, Schema, check_name
 from rlx.store.codec import Codec
 from rlx.store.dataset_writer import DatasetWriter, claimed, write_all
 from rlx.store.ted import to_rows
@@ -168,8 +168,7 @@ def _fields(columns: Columns) -> _Fields:
         except SchemaMismatchError as exc:
             raise _refused(path, str(exc)) from exc
         paths[name] = path
-    flags = {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}
-    return _Fields(Schema({**fields, **flags}), paths, not lacking)
+    return _Fields(Schema({**fields, **FLAGS}), paths, not lacking)
 
 
 def _shards(index: TrajectoryIndex) -> list[list[Rows]]:

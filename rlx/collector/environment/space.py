@@ -11,7 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rlx.errors import CollectError
-from rlx.schema import TEXT, Field, Role, Schema
+from rlx.schema import FLAGS, TEXT, Field, Role, Schema
 
 Arrays = dict[str, NDArray[Any]]
 Space = spaces.Space[Any]
@@ -91,8 +91,7 @@ def schema_of(observation: Space, action: Space) -> Schema:
     fields = {name: _field(leaf, Role.OBSERVATION) for name, leaf in leaves(observation, "observation").items()}
     fields |= {name: _field(leaf, Role.STEP) for name, leaf in leaves(action, "action").items()}
     fields["reward"] = Field("float32", (), Role.NEXT)
-    fields |= {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}
-    return Schema(fields)
+    return Schema({**fields, **FLAGS})
 
 
 def _field(leaf: Space, role: Role) -> Field:

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from rlx.block import Block
-from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError, SourceNotFoundError
+from rlx.block import Block, single
+from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.files.disk import read_object
 from rlx.formats.array_record import (
     CUT,
@@ -45,6 +45,7 @@ from rlx.formats.common.fields import (
     expecting,
     missing_field,
     not_taken_note,
+    with_flags,
 )
 from rlx.formats.common.provenance import SCHEMA, read_notes_beside
 from rlx.formats.common.record_files import RecordFile, is_array_record, opened
@@ -166,14 +167,13 @@ def _blocks(steps: Steps, piece: Mapping[str, Any]) -> Iterator[Block]:
                 data[name] = np.concatenate([data[name], final])
         cut = is_last and not data["terminated"][-1] and (piece[CUT] or not data["truncated"][-1])
         data["truncated"][-1] |= cut
-        yield Block(
+        yield single(
             data,
-            lengths=np.array([stop - start]),
-            episodes=np.array([piece[EPISODE]]),
-            from_reset=np.array([piece[FROM_RESET]]),
-            final_recorded=np.array([piece[FINAL_RECORDED] or not is_last]),
+            episode=piece[EPISODE],
+            from_reset=piece[FROM_RESET],
+            final_recorded=piece[FINAL_RECORDED] or not is_last,
             is_open=not is_last,
-            cut=np.array([cut]),
+            cut=cut,
         )
 
 
@@ -218,11 +218,7 @@ def open_array_record(
         notes |= {name: "unrecorded" for name in ("terminated", "truncation") if _flag_of(name) not in first}
         notes[STEPS_WITHOUT_OUTCOME] = _without_outcome(root, names, sum(counts), has_ends="terminated" in first)
     notes |= not_taken_note(extras.not_taken)
-    flags = {name: Field("bool", (), Role.NEXT) for name in FLAGS}
-    try:
-        schema = Schema(fields | flags)
-    except SchemaMismatchError as exc:
-        raise CorruptShardError(f"{place}: {exc}") from exc
+    schema = with_flags(fields, place)
     return ArrayRecords(root, id_of(path), schema, notes, extras.keys, tuple(names), tuple(counts))
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
 from rlx.manifest_values import check_json
-from rlx.schema import Field, Role, check_name, is_action
+from rlx.schema import FLAGS, Field, Role, Schema, check_name, is_action
 
 NOT_TAKEN = "not_taken"
 NOT_A_ROW_PER_STEP = "not one row per step"
@@ -91,6 +91,14 @@ def missing_field(fields: Mapping[str, Field]) -> str | None:
     if not any(field.role == Role.OBSERVATION for field in fields.values()):
         return "observation"
     return None if any(map(is_action, fields)) else "action"
+
+
+def with_flags(fields: Mapping[str, Field], place: str, error: type[SourceError] = CorruptShardError) -> Schema:
+    """Return the schema of fields and of the flags; raises ``error`` if no schema can hold them."""
+    try:
+        return Schema({**fields, **FLAGS})
+    except SchemaMismatchError as exc:
+        raise error(f"{place}: {exc}") from exc
 
 
 class ExtraFields:

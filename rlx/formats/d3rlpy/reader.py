@@ -21,7 +21,7 @@ from rlx.formats.common.hdf5.text import texts
 from rlx.formats.common.rows.episodes import RowEpisode, shard_bounds, without_outcome
 from rlx.formats.d3rlpy import COLUMNS, KEYS, LAYOUT, VERSION
 from rlx.formats.d4rl.reader import D4RL, open_d4rl
-from rlx.schema import Field, Role, Schema
+from rlx.schema import FLAGS, Field, Role, Schema
 
 _NUMBERED = re.compile(r"(.+)_(\d{1,9})")
 # Of several observations, the place in the tuple follows the episode's number.
@@ -78,7 +78,7 @@ def _fields(file: h5py.File) -> tuple[dict[str, Field], dict[str, str]]:
         is_number = name == "reward" or (name == "action" and found.dtype.kind in "iub")
         role = Role.OBSERVATION if name.startswith("observation") else Role.STEP if name == "action" else Role.NEXT
         fields[name] = Field(found.dtype.name, field_shape(found, is_number=is_number), role)
-    return {**fields, **{name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}}, paths
+    return {**fields, **FLAGS}, paths
 
 
 def _episode(file: h5py.File, number: int) -> RowEpisode:

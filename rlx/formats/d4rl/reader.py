@@ -19,7 +19,7 @@ from rlx.formats.common.rows.episodes import EpisodeTable, shard_bounds, without
 from rlx.formats.common.rows.scan import different
 from rlx.formats.common.source import EpisodeGroups, OneFile
 from rlx.formats.d4rl import EPISODE_ENDS, KEYS, KNOWN, LAYOUT, METADATA, NEXT, TABLE, TABLE_COLUMNS, TIMEOUTS
-from rlx.schema import Field, Role, Schema
+from rlx.schema import FLAGS, Field, Role, Schema
 
 _PIECE_ROWS = 2**16
 
@@ -94,7 +94,7 @@ def _fields(
         found = hdf5_file.numbers(file, path, rows=count)
         shape = field_shape(found, is_number=name == "reward")
         fields[name], paths[name] = Field(found.dtype.name, shape, role), path
-    fields |= {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}
+    fields |= FLAGS
     after = {}
     if hdf5_file.has(file, NEXT):
         seen, then = (hdf5_file.numbers(file, name, rows=count) for name in ("observations", NEXT))

@@ -13,9 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
-from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
+from rlx.errors import CorruptShardError, SourceError
 from rlx.files.disk import read_object
-from rlx.formats.common.fields import NOT_OF_STEPS, ExtraFields, check_field, expecting, missing_field, not_taken_note
+from rlx.formats.common.fields import (
+    NOT_OF_STEPS,
+    ExtraFields,
+    check_field,
+    expecting,
+    missing_field,
+    not_taken_note,
+    with_flags,
+)
 from rlx.formats.common.parquet_file import ParquetFile, opened
 from rlx.formats.common.pictures import lossy_encoding, lossy_notes
 from rlx.formats.common.provenance import FILE_NAME, KEY, read_notes_beside
@@ -255,11 +263,7 @@ def _schema(path: Path, fields: dict[str, Field], extras: ExtraFields) -> Schema
     if (missing := missing_field(fields)) is not None:
         reasons = ", ".join(f"{name} ({reason})" for name, reason in extras.not_taken.items())
         raise SourceError(f"{path / INFO}: features: {missing} is missing; not taken are {reasons or 'none'}")
-    fields |= {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}
-    try:
-        return Schema(fields)
-    except SchemaMismatchError as exc:
-        raise SourceError(f"{path / INFO}: features: {exc}") from exc
+    return with_flags(fields, f"{path / INFO}: features", SourceError)
 
 
 def _lossy(path: Path, features: Mapping[str, Feature]) -> dict[str, list[str]]:

@@ -36,7 +36,7 @@ from rlx.formats.lerobot.layout import (
 )
 from rlx.formats.lerobot.tables import Episodes, FinalObservations, NumberedFiles
 from rlx.progress import Progress
-from rlx.schema import Field, Role
+from rlx.schema import FLAGS, Role
 from rlx.store.foreign_types import arrow_file, pyarrow
 
 VERSION = "v3.0"
@@ -75,7 +75,7 @@ class LeRobotExporter:
         names, table = features_of(experience.schema, noted), experience.trajectories
         features = {called: feature_of(experience.schema[name]) for name, called in names.items()}
         flags = [DONE, TRUNCATED, *([TERMINATED] if (table.terminated & table.truncated).any() else [])]
-        features |= dict.fromkeys(flags, feature_of(Field("bool", (), Role.NEXT))) | defaults()
+        features |= dict.fromkeys(flags, feature_of(FLAGS["terminated"])) | defaults()
         (path / "meta").mkdir(parents=True)
         extra = {"features": {called: name for name, called in names.items()}}
         save_provenance(path, experience, self.losses(experience), extra)

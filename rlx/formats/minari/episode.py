@@ -11,7 +11,7 @@ import imagecodecs
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.block import Block
+from rlx.block import Block, single
 from rlx.errors import CorruptShardError
 from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, RowType, check_field
 from rlx.formats.common.hdf5 import file as hdf5_file
@@ -202,15 +202,7 @@ class StoredEpisode(ABC):
                 raise self._corrupt(name, "it at the last step only", f"it at step {start + int(early[0]):,}")
         cut = is_last and not data["terminated"][-1] and (self._is_cut or not data["truncated"][-1])
         data["truncated"][-1] |= cut
-        return Block(
-            data,
-            lengths=np.array([stop - start]),
-            episodes=np.array([self._number]),
-            from_reset=np.array([True]),
-            final_recorded=np.array([True]),
-            is_open=not is_last,
-            cut=np.array([cut]),
-        )
+        return single(data, episode=self._number, is_open=not is_last, cut=cut)
 
 
 class Episode(StoredEpisode):

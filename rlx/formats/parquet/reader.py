@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
-from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
+from rlx.errors import CorruptShardError, SourceError
 from rlx.formats.common.fields import (
     NOT_A_ROW_PER_STEP,
     NOT_NUMBERS_OR_TEXT,
@@ -31,6 +31,7 @@ from rlx.formats.common.fields import (
     expecting,
     missing_field,
     not_taken_note,
+    with_flags,
 )
 from rlx.formats.common.parquet_file import ParquetParts, files_of, is_parquet, opened, opened_parts, parts_of
 from rlx.formats.common.pictures import MalformedPictureError, lossy_encoding, lossy_notes, picture_shape
@@ -49,7 +50,7 @@ from rlx.formats.common.rows.table import (
 )
 from rlx.formats.common.source import EpisodeGroups, id_of
 from rlx.formats.parquet.known import NOTES, StepRows, UnrewardedTable, is_gymrec, is_unrewarded
-from rlx.schema import TEXT, Field, Role, Schema
+from rlx.schema import FLAGS, TEXT, Field, Role, Schema
 from rlx.store.foreign_types import row_type, to_rows
 
 REWARDS = "rewards"
@@ -195,10 +196,7 @@ def _open_episodes(path: Path, parts: tuple[Path, ...]) -> EpisodeRows:
         fields, extras, lossy = _fields(file, next(row for row, length in enumerate(lengths) if length))
     if (missing := missing_field(fields)) is not None:
         raise CorruptShardError(f"{path}: {missing} is missing")
-    try:
-        schema = Schema(fields | {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")})
-    except SchemaMismatchError as exc:
-        raise CorruptShardError(f"{path}: {exc}") from exc
+    schema = with_flags(fields, str(path))
     numbers = [number for number, length in enumerate(lengths) if length]
     episodes = EpisodeTable(
         lengths, number=np.arange(len(lengths)), terminated=False, truncated=False, final_recorded=False
@@ -227,7 +225,7 @@ def _fields(file: ParquetParts, row: int) -> tuple[dict[str, Field], ExtraFields
     """Return the fields of the lists of one row, why the other columns are not taken, and the notes of lossy ones."""
     batches = file.batches(file.names, 1, row)
     first = next(islice(batches, row - file.group_start(row), None))
-    steps, extras = len(first[REWARDS][0].values), ExtraFields(("terminated", "truncated"))
+    steps, extras = len(first[REWARDS][0].values), ExtraFields(FLAGS)
     counts = Counter(_ENDINGS[ending] for name in file.names if (ending := _ending(name)) is not None)
     for name in file.names:
         column = first[name]

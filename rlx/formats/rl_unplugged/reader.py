@@ -21,7 +21,7 @@ from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.formats.common.fields import expecting, not_taken_note
 from rlx.formats.common.record_files import records
-from rlx.formats.common.source import MAX_BLOCK_STEPS
+from rlx.formats.common.rows.episodes import observed_blocks
 from rlx.formats.common.tf_example import Feature, MalformedExampleError, parse_example
 from rlx.formats.rl_unplugged import (
     FEATURES,
@@ -305,24 +305,16 @@ def _column(features: Mapping[str, Feature], name: str, dtype: type[np.generic],
 
 
 def _blocks(episode: _Episode) -> Iterator[Block]:
-    for start in range(0, episode.steps, MAX_BLOCK_STEPS):
-        stop = min(start + MAX_BLOCK_STEPS, episode.steps)
-        is_last = stop == episode.steps
-        ends = np.zeros(stop - start, np.bool_)
-        ends[-1] = is_last
-        never = np.zeros_like(ends)
-        yield Block(
-            {
-                "observation": decode_frames(episode.pngs[start : stop + int(is_last)]),
-                "action": episode.actions[start:stop],
-                "reward": episode.rewards[start:stop],
-                "terminated": ends if episode.terminated else never,
-                "truncated": never if episode.terminated else ends,
-            },
-            lengths=np.array([stop - start]),
-            episodes=np.array([episode.number]),
-            from_reset=np.array([True]),
-            final_recorded=np.array([True]),
-            is_open=not is_last,
-            cut=np.array([is_last and not episode.terminated]),
-        )
+    def read(name: str, start: int, stop: int) -> NDArray[Any]:
+        if name == "observation":
+            return decode_frames(episode.pngs[start:stop])
+        return (episode.actions if name == "action" else episode.rewards)[start:stop]
+
+    return observed_blocks(
+        _SCHEMA,
+        read,
+        steps=episode.steps,
+        number=episode.number,
+        terminated=episode.terminated,
+        cut=not episode.terminated,
+    )

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptShardError
 from rlx.formats.common.fields import check_field
-from rlx.formats.common.source import block_steps
+from rlx.formats.common.rows.episodes import observed_blocks
 from rlx.formats.common.tf_example import Feature as Values
 from rlx.formats.rlds.layout import CUT, EPISODE_ID, FIRST, LAST, TERMINAL, Feature, MalformedFeatureError
-from rlx.schema import Role, Schema
+from rlx.schema import Schema
 
 SPLIT = "split"
 
@@ -60,30 +60,19 @@ class Episode:
 
     def blocks(self) -> Iterator[Block]:
         """Yield the episode, in pieces."""
-        size = block_steps(self._schema)
-        for start in range(0, self.steps, size):
-            stop = min(start + size, self.steps)
-            is_end = stop == self.steps
-            ends = np.zeros(stop - start, bool)
-            ends[-1] = is_end
-            data: dict[str, NDArray[Any]] = {
-                name: self._rows(name, start, stop + (is_end and self._schema[name].role == Role.OBSERVATION))
-                for name in self._features
-            }
-            if self._split is not None:
-                data[SPLIT] = np.full(stop - start, self._split, object)
-            data["terminated"], data["truncated"] = ends & self._terminated, ends & (not self._terminated)
-            yield Block(
-                data,
-                lengths=np.array([stop - start]),
-                episodes=np.array([self._number]),
-                from_reset=np.array([self._from_reset]),
-                final_recorded=np.array([True]),
-                is_open=not is_end,
-                cut=np.array([is_end and self._is_cut]),
-            )
+        return observed_blocks(
+            self._schema,
+            self._rows,
+            steps=self.steps,
+            number=self._number,
+            terminated=self._terminated,
+            from_reset=self._from_reset,
+            cut=self._is_cut,
+        )
 
     def _rows(self, name: str, start: int, stop: int) -> NDArray[Any]:
+        if name not in self._features:
+            return np.full(stop - start, self._split, object)
         try:
             rows = self._features[name].rows(self._feature(name), start, stop)
         except MalformedFeatureError as exc:

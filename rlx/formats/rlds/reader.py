@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from rlx.block import Block
-from rlx.errors import CorruptShardError, SchemaMismatchError, SourceError
+from rlx.errors import CorruptShardError, SourceError
 from rlx.files.disk import read_object
 from rlx.files.location import checked_name
 from rlx.formats.common import record_files
-from rlx.formats.common.fields import NOT_OF_STEPS, ExtraFields, expecting, missing_field, not_taken_note
+from rlx.formats.common.fields import NOT_OF_STEPS, ExtraFields, expecting, missing_field, not_taken_note, with_flags
 from rlx.formats.common.pictures import is_jpeg
 from rlx.formats.common.provenance import KEY, read_notes
 from rlx.formats.common.record_files import records
@@ -39,13 +39,12 @@ from rlx.formats.rlds.layout import (
     episode_features,
     steps_features,
 )
-from rlx.schema import TEXT, Field, Role, Schema
+from rlx.schema import TEXT, Role, Schema
 
 _MAX_SHARDS = 100_000
 _MAX_EXAMPLES = 2**40
 _WORD = re.compile(r"[A-Za-z0-9][\w.-]*")
 _MAX_VALUES = 2**24
-_ADDED = ("terminated", "truncated")
 SINGLE = "single_step_episode"
 
 
@@ -187,7 +186,7 @@ def open_rlds(path: Path, *, split: str | None = None, files: str | None = None)
         raise CorruptShardError(f"{place}: steps/{missing[0]} is missing, or no numbers of a known shape")
     first, roles = _first(path, chosen), _roles(noted)
     known = FLAGS if DISCOUNT in roles or noted is None else (*FLAGS, DISCOUNT)
-    extras, features = ExtraFields(_ADDED), {}
+    extras, features = ExtraFields(("terminated", "truncated")), {}
     for name, feature in found.items():
         if name in known:
             continue
@@ -219,11 +218,7 @@ def _schema(extras: ExtraFields, place: Path) -> Schema:
         reason = extras.not_taken.get(missing, "is missing, or no numbers of a known shape")
         raise CorruptShardError(f"{place}: steps/{missing} {reason}")
     order = sorted(fields, key=lambda name: (name.split("/")[0] != "observation", name.split("/")[0] != "action"))
-    flags = {name: Field("bool", (), Role.NEXT) for name in _ADDED}
-    try:
-        return Schema({name: fields[name] for name in order} | flags)
-    except SchemaMismatchError as exc:
-        raise CorruptShardError(f"{place}: {exc}") from exc
+    return with_flags({name: fields[name] for name in order}, str(place))
 
 
 def _role(name: str, roles: Mapping[str, str]) -> Role:

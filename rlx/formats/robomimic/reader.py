@@ -15,7 +15,7 @@ from rlx.formats.common.hdf5.episodes import Hdf5Episodes, field_shape, find_ext
 from rlx.formats.common.hdf5.text import is_text
 from rlx.formats.common.rows.episodes import RowEpisode, shard_bounds, without_outcome
 from rlx.formats.robomimic import ACTIONS, ATTRIBUTES, DONES, KNOWN, LAYOUT, NEXT, OBS, RECORDED, REWARDS, STEPS
-from rlx.schema import TEXT, Field, Role, Schema
+from rlx.schema import FLAGS, TEXT, Field, Role, Schema
 
 _DEMO = re.compile(r"demo_(\d{1,9})")
 
@@ -86,7 +86,7 @@ def _fields(
         role = {"action": Role.STEP, "reward": Role.NEXT}.get(name, Role.OBSERVATION)
         dtype = TEXT if is_text(found) else found.dtype.name
         fields[name] = Field(dtype, field_shape(found, is_number=name == "reward"), role)
-    fields |= {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}
+    fields |= FLAGS
     extras, after = _extras(file, demos, [*fields, "dones"], said)
     after |= {name: f"{NEXT}/{key}" for key, name in names.items()} if has_next else {}
     return (

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
+from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.finding import find_run
-from rlx.formats.rlds import episode as rlds_episode
 from rlx.formats.rlds.reader import RLDS, open_rlds, recognises
 from rlx.schema import Field, Role
 from scripts.rlu_writer import tf_example, tf_record
@@ -29,7 +29,7 @@ Features = dict[str, tuple[int, list[Any]]]
 class TestRLDS(SourceContract):
     @pytest.fixture
     def root(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        monkeypatch.setattr(rlds_episode, "block_steps", lambda _: 4)
+        monkeypatch.setattr(row_episodes, "block_steps", lambda _: 4)
         return shutil.copytree(GOLDEN, tmp_path / "walks")
 
     @pytest.fixture

@@ -10,7 +10,7 @@ truncated, and so is the last one kept of an episode whose last row is left out.
 """
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, overload
@@ -18,15 +18,14 @@ from typing import Any, Protocol, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rlx.block import Block
+from rlx.block import Block, single
 from rlx.errors import CorruptShardError
 from rlx.formats.common.source import block_steps
-from rlx.schema import Role, Schema
+from rlx.schema import FLAGS, Role, Schema
 
 STEPS_PER_SHARD = 100_000
 STEPS_WITHOUT_OUTCOME = "steps_without_outcome"
 WITHOUT_OUTCOME = "step_whose_outcome_is_not_recorded"
-_FLAGS = ("terminated", "truncated")
 # 21 bytes an episode: a file of short ones has millions.
 _COLUMNS = np.dtype(
     [
@@ -96,7 +95,7 @@ class RowEpisode:
         is_last = stop == self.steps
         data: dict[str, NDArray[np.generic]] = {}
         for name, field in schema.fields.items():
-            if name in _FLAGS:
+            if name in FLAGS:
                 data[name] = np.zeros(stop - start, bool)
                 data[name][-1] = is_last and (getattr(self, name) or (name == "truncated" and self.is_cut))
             elif field.role != Role.OBSERVATION or not is_last:
@@ -106,15 +105,43 @@ class RowEpisode:
             else:
                 final = columns.after(name, stop - 1) if self.final_recorded else field.zeros(1)
                 data[name] = np.concatenate([columns.rows(name, start, stop), final.astype(field.numpy_dtype)])
-        return Block(
+        return single(
             data,
-            lengths=np.array([stop - start]),
-            episodes=np.array([self.number]),
-            from_reset=np.array([self.from_reset]),
-            final_recorded=np.array([self.final_recorded or self.rows > self.steps]),
+            episode=self.number,
+            from_reset=self.from_reset,
+            final_recorded=self.final_recorded or self.rows > self.steps,
             is_open=not is_last,
-            cut=np.array([is_last and self.is_cut]),
+            cut=is_last and self.is_cut,
         )
+
+
+def observed_blocks(
+    schema: Schema,
+    read: Callable[[str, int, int], NDArray[Any]],
+    *,
+    steps: int,
+    number: int,
+    terminated: bool,
+    from_reset: bool = True,
+    cut: bool,
+) -> Iterator[Block]:
+    """Yield the steps of an episode that has one more row of observations than steps.
+
+    Args:
+        read: returns rows of a field other than the flags.
+        cut: whether the recording stopped although the episode had not ended.
+    """
+    size = block_steps(schema)
+    for start in range(0, steps, size):
+        stop = min(start + size, steps)
+        is_last = stop == steps
+        ends = np.zeros(stop - start, bool)
+        ends[-1] = is_last
+        data: dict[str, NDArray[Any]] = {"terminated": ends & terminated, "truncated": ends & (not terminated)}
+        for name, field in schema.fields.items():
+            if name not in FLAGS:
+                data[name] = read(name, start, stop + (is_last and field.role == Role.OBSERVATION))
+        yield single(data, episode=number, from_reset=from_reset, is_open=not is_last, cut=is_last and cut)
 
 
 def without_outcome(episodes: Iterable[RowEpisode]) -> dict[str, int]:

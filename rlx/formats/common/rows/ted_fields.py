@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.errors import CorruptShardError, SchemaMismatchError
+from rlx.errors import CorruptShardError
 from rlx.formats.common.exporter import Experience, Piece, small_pieces
-from rlx.formats.common.fields import ExtraFields, RowType, check_finite, missing_field
+from rlx.formats.common.fields import ExtraFields, RowType, check_finite, missing_field, with_flags
 from rlx.formats.common.pictures import Arranged, encode
 from rlx.formats.common.rows.episodes import RowStream
-from rlx.schema import SCALAR_COLUMNS, TEXT, Field, Role, Schema, is_action, is_observation
+from rlx.schema import FLAGS, SCALAR_COLUMNS, TEXT, Field, Role, Schema, is_action, is_observation
 from rlx.store.foreign_types import arrow_type, from_rows, pyarrow
 
 INDEX = "index"
@@ -33,7 +33,6 @@ INIT = "is_init"
 TERMINATED, TRUNCATED, DONE = "next/terminated", "next/truncated", "next/done"
 # Fields that a scan reads besides the observations, if present.
 SCANNED = (TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET, CUT, MASK)
-_FLAGS = ("terminated", "truncated")
 # Keys derived from these at the root of TED, and keys of trajectories.
 _DERIVED = frozenset({"index", "done", "terminated", "truncated", *SCANNED})
 _SINGLE: RowType = ("bool", ())
@@ -158,7 +157,7 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
             raise CorruptShardError(f"{place}: {needed} is missing")
     for path in ("next/reward", *SCANNED):
         _check_single(path, columns.get(path, _SINGLE), place)
-    extras = ExtraFields(_FLAGS)
+    extras = ExtraFields(FLAGS)
     after: dict[str, str] = {}
     for path, kind in columns.items():
         name = path.removeprefix("next/")
@@ -181,11 +180,7 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
     if (missing := missing_field(fields)) is not None:
         reason = extras.not_taken.get(missing)
         raise CorruptShardError(f"{place}: {missing}{f': {reason}' if reason else ' is missing'}")
-    flags = {name: Field("bool", (), Role.NEXT) for name in _FLAGS}
-    try:
-        schema = Schema(fields | flags)
-    except SchemaMismatchError as exc:
-        raise CorruptShardError(f"{place}: {exc}") from exc
+    schema = with_flags(fields, place)
     return TedFields(
         schema, extras.keys, {name: path for name, path in after.items() if name in fields}, extras.not_taken
     )
