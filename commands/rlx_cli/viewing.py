@@ -108,10 +108,9 @@ def _play(dataset: "Dataset", episode: int | None, fps: int) -> None:
         raise UsageError("--term requires a terminal", hint="-o FILE.gif writes a film")
     chosen = Episode(dataset, next(iter(notable(dataset).values()), 0) if episode is None else episode)
     size, terminal = shutil.get_terminal_size(), asked_terminal()
-    due, unfinished = time.monotonic(), 0
+    due, unfinished, back = time.monotonic(), 0, ""
     try:
-        for drawn, lines in enumerate(terminal_frames(chosen, size.columns, size.lines, terminal)):
-            back = f"\x1b[{len(lines)}F" if drawn else ""
+        for lines in terminal_frames(chosen, lambda: size, terminal):  # noqa: B023  (the size of this turn)
             unfinished = len(lines)
             sys.stdout.write(back + "".join(f"{line}\x1b[K\n" if line else "\n" for line in lines))
             sys.stdout.flush()
@@ -119,6 +118,9 @@ def _play(dataset: "Dataset", episode: int | None, fps: int) -> None:
             now = time.monotonic()
             due = max(due + 1 / fps, now)
             time.sleep(due - now)
+            before, size = size, shutil.get_terminal_size()
+            # A terminal that changes its width breaks lines anew.
+            back = f"\x1b[{len(lines)}F" if size == before else "\x1b[H\x1b[2J"
     except KeyboardInterrupt:
         pass
     finally:

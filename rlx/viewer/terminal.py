@@ -10,7 +10,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -178,8 +178,7 @@ def _drawn(picture: Frames, columns: int, lines: int, terminal: Terminal) -> tup
 
 def terminal_frames(
     episode: Episode,
-    columns: int,
-    lines: int,
+    size: Callable[[], tuple[int, int]],
     terminal: Terminal = Terminal(),
 ) -> Iterator[list[str]]:
     """Return a screen for each recorded observation of an episode, in order; each is read as it is asked for.
@@ -187,16 +186,18 @@ def terminal_frames(
     Several pictures are side by side. An empty line is one that a graphic is drawn over.
 
     Args:
-        lines: its height; a screen has at most one line less, for the cursor.
+        size: returns the terminal's columns and lines, of which a screen leaves one for the cursor; called for each
+            screen.
     """
     fields, rows = picture_fields(episode.dataset.schema), np.arange(episode.rows)
-    columns = max(columns, _FEWEST_COLUMNS)
     for start in range(0, len(rows), _PIECE_ROWS):
         piece = rows[start : start + _PIECE_ROWS]
-        captions = _captions(episode, piece, min(_MAX_FIELDS, (lines - 4) // 4)) if fields else [[] for _ in piece]
+        captions = _captions(episode, piece) if fields else [[] for _ in piece]
         pictures = [episode.frames(field, piece) for field in fields]
         for place, row in enumerate(piece.tolist()):
-            below = [*_caption(episode, row), *captions[place]]
+            columns, lines = size()
+            columns = max(columns, _FEWEST_COLUMNS)
+            below = [*_caption(episode, row), *captions[place][: max((lines - 4) // 4, 0)]]
             room, graphic = max(lines - 1 - len(below), 1), ""
             if fields:
                 body, graphic = _drawn(_abreast([frames[place] for frames in pictures]), columns, room, terminal)
@@ -211,11 +212,11 @@ def _abreast(pictures: list[Frames]) -> Frames:
     return np.concatenate([_fitted(picture, sys.maxsize, height) for picture in pictures], axis=1)
 
 
-def _captions(episode: Episode, rows: NDArray[np.int64], most: int) -> list[list[str]]:
-    """Return lines of the other fields of some rows: single numbers, such as a policy's value, and texts."""
+def _captions(episode: Episode, rows: NDArray[np.int64]) -> list[list[str]]:
+    """Return lines of other fields of some rows: single numbers, such as a policy's value, and texts."""
     schema, taken = episode.dataset.schema, rows < episode.length
     single = [name for name in schema if not schema[name].shape and name not in SHOWN_APART]
-    values = {name: episode.values(name, rows) for name in single[: max(most, 0)]}
+    values = {name: episode.values(name, rows) for name in single[:_MAX_FIELDS]}
     said: list[list[str]] = [[] for _ in rows]
     for place, at in enumerate(taken.tolist()):
         for name, found in values.items():

@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+from itertools import chain, repeat
 from pathlib import Path
 
 import numpy as np
@@ -46,14 +47,14 @@ def test_every_pixel_of_a_picture_that_fits_is_drawn(height: int) -> None:
 
 @pytest.mark.parametrize(("columns", "lines"), [(80, 24), (30, 50), (8, 4), (200, 10)])
 def test_a_screen_fits_the_terminal(pong: Path, columns: int, lines: int) -> None:
-    for frame in list(terminal_frames(Episode(Dataset(pong), 0), columns, lines))[:70]:
+    for frame in list(terminal_frames(Episode(Dataset(pong), 0), lambda: (columns, lines)))[:70]:
         assert len(frame) <= lines - 1
         assert all(len(_CODE.sub("", line)) <= columns for line in frame)
 
 
 def test_there_is_a_screen_for_each_observation_and_its_step(pong: Path) -> None:
     episode = Episode(Dataset(pong), 1)
-    frames = list(terminal_frames(episode, 40, 20))
+    frames = list(terminal_frames(episode, lambda: (40, 20)))
     assert len(frames) == episode.rows
     assert frames[0][-2] == episode.title[:40]
     assert frames[2][-1].startswith(f"step 2 of {episode.length}  return ")
@@ -61,11 +62,11 @@ def test_there_is_a_screen_for_each_observation_and_its_step(pong: Path) -> None
 
 def test_numbers_are_drawn_as_curves(tmp_path: Path) -> None:
     rlx.collect("CartPole-v1", episodes=1, output=tmp_path / "cartpole", seed=0)
-    frames = list(terminal_frames(Episode(Dataset(tmp_path / "cartpole"), 0), 60, 24))
+    frames = list(terminal_frames(Episode(Dataset(tmp_path / "cartpole"), 0), lambda: (60, 24)))
     assert [line.split()[0] for line in frames[-1][:4]] == [f"observation[{part}]" for part in range(4)]
     assert all("█" in line for line in frames[-1][:4])
     assert frames[-1][-1].endswith("terminated")
-    narrow = next(terminal_frames(Episode(Dataset(tmp_path / "cartpole"), 0), 20, 24))
+    narrow = next(terminal_frames(Episode(Dataset(tmp_path / "cartpole"), 0), lambda: (20, 24)))
     assert max(map(len, narrow)) <= 20
 
 
@@ -90,6 +91,20 @@ def test_ctrl_c_leaves_no_graphic_open_and_no_late_answer(pong: Path, monkeypatc
     height = int(re.findall(r"\x1b\[(\d+)F", screen.getvalue())[-1])
     assert screen.getvalue().endswith(f"\n\x1b\\\x1b[0m\x1b[{height}E")
     assert dropped == [True]
+
+
+def test_a_terminal_may_change_its_size(pong: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = chain([(80, 24)] * 3, repeat((40, 12)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdout.isatty", lambda: True)
+        patch.setattr("shutil.get_terminal_size", lambda: next(sizes))
+        patch.setattr("rlx.viewer.terminal.asked_terminal", Terminal)
+        patch.setattr("time.sleep", lambda _: None)
+        _play(Dataset(pong), 0, 100)
+    wide, narrow = capsys.readouterr().out.split("\x1b[H\x1b[2J")
+    assert wide.count("\x1b[23F") == 2
+    assert "\x1b[11F" in narrow
+    assert "\x1b[23F" not in narrow
 
 
 def test_wide_characters_fit() -> None:
@@ -150,7 +165,7 @@ def test_a_terminal_says_what_it_draws(answer: str, environment: dict[str, str],
 @pytest.mark.parametrize("graphics", ["", "sixel", "kitty"])
 def test_every_picture_and_what_else_a_step_holds_is_on_the_screen(tmp_path: Path, graphics: str) -> None:
     dataset = everything(tmp_path / "set")
-    frames = list(terminal_frames(Episode(dataset, 0), 60, 30, Terminal(graphics, (8, 16))))
+    frames = list(terminal_frames(Episode(dataset, 0), lambda: (60, 30), Terminal(graphics, (8, 16))))
     text = "\n".join(frames[1])
     assert all(len(frame) <= 29 for frame in frames)
     assert ("\x1bP" in text, "\x1b_G" in text, "▀" in text) == (graphics == "sixel", graphics == "kitty", not graphics)
