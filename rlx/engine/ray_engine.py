@@ -34,7 +34,7 @@ _HEAD_S = 20.0  # after 60 s without it, Ray ends this process without a word to
 _CLIENT_PORT = 10001  # of ray:// where none is given
 _NO_CLUSTER = "start one with ray start --head, or leave the address out"
 _NEW_HEAD = "finished shards are kept: restart the cluster, then run the command again (collect: with --resume)"
-_NO_TOKEN = "set RAY_AUTH_MODE=token: the cluster asks for a token"
+_NO_TOKEN = "set RAY_AUTH_MODE=token, and copy ~/.ray/auth_token from the first machine"
 _lock = threading.Lock()
 _users = 0
 _is_ours = False
@@ -102,8 +102,8 @@ def _connect(ray: ModuleType, address: str | None, cpus: int | None, config: dic
     terminate = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**(quiet | where | config))
-    except (ConnectionError, RuntimeError) as exc:  # the latter for one of another version of Ray or Python
-        hint = _NO_TOKEN if "AuthenticationError" in str(exc.__cause__) else _NO_CLUSTER
+    except (ConnectionError, RuntimeError, ray.exceptions.AuthenticationError) as exc:  # also other versions of Ray
+        hint = _NO_TOKEN if "AuthenticationError" in f"{exc!r} {exc.__cause__}" else _NO_CLUSTER
         raise EngineError(f"the Ray cluster at {address} cannot be joined: {exc}", hint=hint) from exc
     finally:
         if threading.current_thread() is threading.main_thread():

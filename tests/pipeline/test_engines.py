@@ -101,10 +101,22 @@ def test_a_cluster_of_somebody_else(tmp_path: Path) -> None:
         made = subprocess.run(
             [sys.executable, "-c", RLX, *argv, "--quiet"], env=environment, cwd=tmp_path, capture_output=True, text=True
         )
+        del environment["RAY_AUTH_TOKEN"]
+        argv[2] = "refused"
+        refused = subprocess.run(
+            [sys.executable, "-c", RLX, *argv],
+            env=environment | {"HOME": str(tmp_path)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
         assert cluster.poll() is None, "it goes on"
         cluster.communicate("\n")
     assert (made.returncode, made.stderr) == (0, "")
     assert json.loads(made.stdout)["shards"] == 4
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert f"error: the Ray cluster at {address} cannot be joined" in refused.stderr
+    assert "hint: set RAY_AUTH_MODE=token, and copy ~/.ray/auth_token" in refused.stderr
     assert shard_trees(tmp_path / "made") == shard_trees(converted(run, tmp_path / "wanted").dataset)
 
 
