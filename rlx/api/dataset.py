@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlx.api.arguments import BatchFormat, Engine, ExportFormat, FunctionUnit, SplitUnit, Store, StrPath
 from rlx.api.merging import split
@@ -280,17 +281,17 @@ class FilteredDataset(Dataset):
         statistics = statistics_of(self.blocks(), self.trajectories, self.schema)
         return ShardRecord("filtered", len(self), len(self.trajectories), {}, statistics)
 
-    def blocks(self, max_steps: int = 4096) -> Iterator[Block]:
+    def blocks(self, max_steps: int = 4096, *, trajectories: NDArray[np.int64] | None = None) -> Iterator[Block]:
         """Yield the steps in storage order, in blocks of at most ``max_steps``; verifies each shard first.
+
+        Args:
+            trajectories: [n] numbers of those to read, ascending; all by default.
 
         Raises:
             CorruptDatasetError: a shard is damaged.
         """
-        first = self._whole.first_trajectories
-        for shard in range(len(first) - 1):
-            kept = self._kept[(first[shard] <= self._kept) & (self._kept < first[shard + 1])]
-            if len(kept):
-                yield from self._whole.shard_blocks(shard, max_steps, trajectories=kept - first[shard])
+        kept = self._kept if trajectories is None else self._kept[trajectories]
+        yield from self._whole.blocks(max_steps, trajectories=kept)
 
     def filter(self, expression: str) -> "FilteredDataset":
         """Return the trajectories of these for which another condition holds."""

@@ -14,6 +14,7 @@ from rlx.files.retry import Cancel
 from rlx.progress import Progress
 
 logger = logging.getLogger(__name__)
+_CHECKSUMS = ("crc32c", "md5", "sha256")
 
 
 class Mirrors:
@@ -52,7 +53,7 @@ class Mirrors:
         answers = self._asked(name, cancel)
         expected = self._expected(answers)
         for _, answer in answers:
-            if isinstance(answer, FileStat) and (expected is None or _is_same_file(answer, expected)):
+            if isinstance(answer, FileStat) and (expected is None or not _difference(answer, expected)):
                 return answer
         raise next(answer for _, answer in answers if isinstance(answer, SourceError))
 
@@ -69,8 +70,8 @@ class Mirrors:
             try:
                 if isinstance(answer, SourceError):
                     raise answer
-                if expected is not None and not _is_same_file(answer, expected):
-                    raise _changed(answer, expected)
+                if expected is not None and (different := _difference(answer, expected)):
+                    raise CorruptShardError(f"{answer.url} has changed: {different} as at {expected.url}")
                 fetched = self._fetch(location, name, directory, progress, answer, expected, cancel)
             except SourceError as exc:
                 errors.append(exc)
@@ -151,20 +152,15 @@ class Mirrors:
                 self._silent.append(location)
 
 
-def _is_same_file(found: FileStat, expected: FileStat) -> bool:
-    """Return whether two locations may have the same bytes; their etags and versions are their own affair."""
-    pairs = [(getattr(found, key), getattr(expected, key)) for key in ("bytes", "crc32c", "md5", "sha256")]
-    return all(mine == theirs for mine, theirs in pairs if mine is not None and theirs is not None)
+def _difference(found: FileStat, expected: FileStat) -> str | None:
+    """Return how the bytes at two locations differ; their etags and versions are their own affair."""
+    for key in ("bytes", *_CHECKSUMS):
+        mine, theirs = getattr(found, key), getattr(expected, key)
+        if mine is not None and theirs is not None and mine != theirs:
+            return f"{key} {mine}, expected {theirs}"
+    return None
 
 
 def _share_a_checksum(found: FileStat, expected: FileStat) -> bool:
     """Return whether both have a checksum of the same kind, so that they were compared by it."""
-    return any(getattr(found, key) and getattr(expected, key) for key in ("crc32c", "md5", "sha256"))
-
-
-def _changed(found: FileStat, expected: FileStat) -> CorruptShardError:
-    for key in ("bytes", "crc32c", "md5", "sha256"):
-        mine, theirs = getattr(found, key), getattr(expected, key)
-        if mine is not None and theirs is not None and mine != theirs:
-            return CorruptShardError(f"{found.url} has changed: {key} {mine}, expected {theirs} as at {expected.url}")
-    raise AssertionError(f"{found} is {expected}")
+    return any(getattr(found, key) and getattr(expected, key) for key in _CHECKSUMS)

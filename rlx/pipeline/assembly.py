@@ -18,6 +18,7 @@ from rlx.block import Block
 from rlx.errors import CorruptDatasetError, DatasetError, SchemaMismatchError
 from rlx.formats.common.source import block_steps
 from rlx.manifest import ShardRecord
+from rlx.pipeline.convert import StoredDataset
 from rlx.pipeline.ingest import Ingest, LocalFiles, parent_of
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, check_apart
@@ -50,6 +51,20 @@ class ShardPart:
     def record(self) -> ShardRecord:
         """The manifest's record of the shard."""
         return self.dataset.shard_records[self.place]
+
+
+def kept_parts(dataset: Dataset, keeps: NDArray[np.bool_]) -> dict[int, ShardPart]:
+    """Return the parts of a dataset's shards that have some of its trajectories, by the shards' numbers.
+
+    Args:
+        keeps: [n] whether to keep each trajectory.
+    """
+    here = np.split(keeps, dataset.first_trajectories[1:-1])
+    return {
+        number: ShardPart(dataset, place, None if kept.all() else np.flatnonzero(kept))
+        for place, (number, kept) in enumerate(zip(StoredDataset(dataset).shards(), here, strict=True))
+        if kept.any()
+    }
 
 
 @dataclass(frozen=True, slots=True)

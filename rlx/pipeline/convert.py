@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rlx import manifest
 from rlx.block import Block
@@ -21,7 +20,6 @@ from rlx.pipeline.ingest import Ingest, LocalFiles, parent_of
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, check_apart
 from rlx.progress import Progress
-from rlx.schema import Schema
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
 from rlx.store.layout import SHARDS, shard_name
@@ -102,25 +100,11 @@ class StoredDataset:
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
+        self.id, self.schema, self.notes = dataset.manifest.id, dataset.schema, dataset.manifest.inherited_notes
         names = dataset.shard_names
         # A shard keeps its number when others are added; its place may change.
         are_numbers = all(name.isdecimal() and shard_name(int(name)) == name for name in names)
         self._places = {int(name) if are_numbers else place: place for place, name in enumerate(names)}
-
-    @property
-    def id(self) -> str:
-        """Name of the dataset."""
-        return self.dataset.manifest.id
-
-    @property
-    def schema(self) -> Schema:
-        """Schema of a step."""
-        return self.dataset.schema
-
-    @property
-    def notes(self) -> Mapping[str, Any]:
-        """Notes of the data."""
-        return self.dataset.manifest.inherited_notes
 
     def shards(self) -> Sequence[int]:
         """Return the numbers of the shards that have steps; their places if a name is not a number."""

@@ -16,8 +16,8 @@ from rlx.checks.examination import Subject, digests, examine
 from rlx.errors import CorruptDatasetError, CorruptShardError, DatasetError
 from rlx.files.urls import is_url
 from rlx.formats.common.source import Source
-from rlx.pipeline.assembly import Assembly, ShardPart, assemble
-from rlx.pipeline.convert import StoredDataset, open_source
+from rlx.pipeline.assembly import Assembly, assemble, kept_parts
+from rlx.pipeline.convert import open_source
 from rlx.pipeline.options import Options
 from rlx.progress import Progress, Silent
 from rlx.store.codec import Codec
@@ -158,16 +158,10 @@ def fix(path: str, checkup: Checkup, destination: Path, options: Options, progre
         keeps[finding.trajectories] = False
     if not keeps.any():
         raise DatasetError(f"{path}: every trajectory has an error, so nothing would be left")
-    parts = {}
-    for place, (number, kept) in enumerate(
-        zip(StoredDataset(dataset).shards(), np.split(keeps, dataset.first_trajectories[1:-1]), strict=True)
-    ):
-        if kept.any():
-            parts[number] = ShardPart(dataset, place, None if kept.all() else np.flatnonzero(kept))
     whole = dataset.manifest
     dropped = {finding.check: len(finding.trajectories) for finding in checkup.findings}
     recipe = {"doctor": {check: count for check, count in dropped.items() if count}}
-    assembly = Assembly(whole.id, whole.schema, whole.inherited_notes, parts)
+    assembly = Assembly(whole.id, whole.schema, whole.inherited_notes, kept_parts(dataset, keeps))
     options = replace(options, store=whole.store, codec=Codec.from_json(whole.codec))
     report = assemble(assembly, [dataset], destination, options, progress or Silent(), recipe)
     return Fixed(destination, report.trajectories, left_out=int((~keeps).sum()))
@@ -218,10 +212,7 @@ def _dataset_blocks(dataset: Dataset, sample: int | None) -> Iterator[Block]:
         yield from dataset.blocks(max_steps)
         return
     chosen: NDArray[np.int64] = np.arange(sample, dtype=np.int64) * count // sample
-    for place, first in enumerate(dataset.first_trajectories[:-1]):
-        here = chosen[(chosen >= first) & (chosen < dataset.first_trajectories[place + 1])] - first
-        if len(here):
-            yield from dataset.shard_blocks(place, max_steps, trajectories=here)
+    yield from dataset.blocks(max_steps, trajectories=chosen)
 
 
 def _source_blocks(source: Source, dropped: Counter[str], sample: int | None) -> Iterator[Block]:

@@ -144,27 +144,7 @@ class SelectedShards:
     def __init__(self, source: Source, shards: Sequence[int], fingerprint: str | None = None) -> None:
         self._source = source
         self._shards = shards
-        self._fingerprint = fingerprint
-
-    @property
-    def id(self) -> str:
-        """Name of the source."""
-        return self._source.id
-
-    @property
-    def schema(self) -> Schema:
-        """Schema of a step."""
-        return self._source.schema
-
-    @property
-    def notes(self) -> Mapping[str, Any]:
-        """Notes of the data."""
-        return self._source.notes
-
-    @property
-    def fingerprint(self) -> str | None:
-        """Checksum of the files that the data come from, and of the settings of the export; None if unknown."""
-        return self._fingerprint
+        self.id, self.schema, self.notes, self.fingerprint = source.id, source.schema, source.notes, fingerprint
 
     @cached_property
     def trajectories(self) -> Trajectories:

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import DatasetError, DatasetExistsError, OptionError
-from rlx.pipeline.assembly import Assembly, ShardPart, assemble
-from rlx.pipeline.convert import StoredDataset
+from rlx.pipeline.assembly import Assembly, ShardPart, assemble, kept_parts
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, check_apart, clash
 from rlx.progress import Progress
@@ -115,15 +114,11 @@ def split(
 
 def divide(dataset: Dataset, division: Division) -> list[dict[int, ShardPart]]:
     """Return, for every part of the split, the parts of shards by their numbers."""
-    numbers = StoredDataset(dataset).shards()
-    sizes = [len(dataset.shard_table(place)) for place in range(len(numbers))]
-    parts = np.repeat(division.parts(len(sizes)), sizes) if division.by == By.SHARD else division.parts(sum(sizes))
-    shard_parts: list[dict[int, ShardPart]] = [{} for _ in division.fractions]
-    for place, (number, here) in enumerate(zip(numbers, np.split(parts, np.cumsum(sizes)[:-1]), strict=True)):
-        for part in np.unique(here[here >= 0]).tolist():
-            chosen = np.flatnonzero(here == part)
-            shard_parts[part][number] = ShardPart(dataset, place, None if len(chosen) == len(here) else chosen)
-    return shard_parts
+    sizes = np.diff(dataset.first_trajectories)
+    parts = (
+        np.repeat(division.parts(len(sizes)), sizes) if division.by == By.SHARD else division.parts(int(sizes.sum()))
+    )
+    return [kept_parts(dataset, parts == part) for part in range(len(division.fractions))]
 
 
 def _check_places(dataset: Dataset, destinations: Sequence[Path]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -280,14 +281,21 @@ class Dataset:
         """Return one TensorDict per index; ``torch.utils.data.DataLoader`` reads a batch by this."""
         return list(self[indices].unbind(0))
 
-    def blocks(self, max_steps: int = 4096) -> Iterator[Block]:
-        """Yield the whole dataset in storage order, in blocks of at most ``max_steps``; verifies each shard first.
+    def blocks(self, max_steps: int = 4096, *, trajectories: NDArray[np.int64] | None = None) -> Iterator[Block]:
+        """Yield the steps in storage order, in blocks of at most ``max_steps``; verifies each shard first.
+
+        Args:
+            trajectories: [n] numbers of those to read, ascending; all by default.
 
         Raises:
             CorruptDatasetError: a shard is damaged.
         """
-        for number in range(len(self._shards.records)):
-            yield from self.shard_blocks(number, max_steps)
+        for number, (first, stop) in enumerate(pairwise(self.first_trajectories.tolist())):
+            here = None
+            if trajectories is not None:
+                here = trajectories[slice(*trajectories.searchsorted((first, stop)))] - first
+            if here is None or len(here):
+                yield from self.shard_blocks(number, max_steps, trajectories=here)
 
     @property
     def traffic(self) -> Traffic:
