@@ -1,6 +1,7 @@
 """``rlx inspect`` and ``rlx cite``: what a dataset holds, and which papers describe it."""
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlx.api.arguments import with_destination
+from rlx.errors import RlxError
+from rlx.files.urls import is_url
 from rlx.wording import note_in_words, number, pasteable, plural, shape, size, sparkline, without_secrets
 from rlx_cli.options import AnyDatasetArgument
 from rlx_cli.output import Output, facts, table
@@ -46,8 +49,8 @@ def inspect(
       rlx inspect s3://bucket/pong
 
     Returns and lengths are of whole episodes, from a reset to the end that the environment gave; pieces of episodes
-    are counted separately. Reads only the manifest; --trajectories also reads the trajectory table, and --plot also
-    reads rewards and actions.
+    are counted separately. Reads only the manifest; of a local dataset of one or two shards, and with --trajectories,
+    also the trajectory table, and with --plot also rewards and actions.
     """
     import rlx
 
@@ -83,7 +86,7 @@ def _overview(document: dict[str, Any]) -> "list[str | Table]":
         ("size", size(document["bytes"]) + smaller),
         ("store", f"{document['store']}, {document['codec']}, format version {document['format_version']}"),
     ]
-    named += [("returns", text)] if (text := _returns(document["shards"])) else []
+    named += [("returns", text)] if (text := _returns(document)) else []
     named += [("dropped", text)] if (text := _dropped(document["shards"])) else []
     rows = [
         (name, field["role"], field["dtype"], shape(field["shape"]), in_words(field.get("space")))
@@ -120,12 +123,19 @@ def _shards(listed: int, missing: "Sequence[str]") -> str:
     return f"{listed:,} of {listed + len(missing):,}; missing {names}"
 
 
-def _returns(shards: "Sequence[Mapping[str, Any]]") -> str:
-    """Return how the mean return of whole episodes goes from shard to shard; empty where that shows nothing."""
-    means = [shard["mean_return"] for shard in shards if shard["mean_return"] is not None]
-    if len(means) < _FEWEST_BARS or not all(map(math.isfinite, means)):
+def _returns(document: "Mapping[str, Any]") -> str:
+    """Return how the returns of whole episodes change; empty where that shows nothing."""
+    values = [shard["mean_return"] for shard in document["shards"] if shard["mean_return"] is not None]
+    of = "mean of each shard"
+    if len(values) < _FEWEST_BARS and not is_url(document["path"]):
+        from rlx.store.dataset import Dataset
+
+        with suppress(RlxError):  # a damaged table: the manifest is shown all the same
+            table = Dataset(document["path"], partial=True).trajectories
+            values, of = table.returns[table.whole].tolist(), "in order of episodes"
+    if len(values) < _FEWEST_BARS or not all(map(math.isfinite, values)):
         return ""
-    return f"{sparkline(means)} {number(min(means))} to {number(max(means))}, mean of each shard"
+    return f"{sparkline(values)} {number(min(values))} to {number(max(values))}, {of}"
 
 
 def _dropped(shards: "Sequence[Mapping[str, Any]]") -> str:

@@ -143,6 +143,13 @@ def test_the_mean_return_of_each_shard_is_drawn(cli: Cli, tmp_path: Path) -> Non
     assert row == "returns  ▁▂█ 1 to 9, mean of each shard"
 
 
+def test_the_returns_of_one_shard_are_drawn(cli: Cli, tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "data", [[make_block([1, 2, 9])]])
+    assert "returns  ▁▂█ 1 to 9, in order of episodes" in cli("inspect", dataset.path).out.splitlines()
+    shutil.rmtree(next(dataset.path.glob("shards/*/trajectories")))
+    assert "returns  " not in cli("inspect", dataset.path).out
+
+
 def test_returns_and_lengths_are_those_of_whole_episodes(cli: Cli, pieces: Dataset) -> None:
     said = json.loads(cli("inspect", pieces.path, "--stats", "--trajectories", "--json").out)
     assert said["episodes"] == {"whole": 2, "pieces": 2, "mean_return": 2.5, "mean_length": 2.5}
