@@ -2,7 +2,6 @@
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,11 @@ from rlx.store.sharding import INDEX_ENTRY_BYTES, ShardFileReader
 
 Indices = NDArray[np.int64]
 _ENTRY = np.dtype([("start", "<i8"), ("length", "<i8")])
+
+
+def runs(shard: Indices, local: Indices, run: int) -> tuple[Indices, Indices]:
+    """Return [run * n] the shards and the numbers of rows: the first rows of all runs, then the second ones."""
+    return (shard, local) if run == 1 else (np.tile(shard, run), np.add.outer(np.arange(run), local).reshape(-1))
 
 
 class FieldFiles:
@@ -89,28 +93,26 @@ class FieldFiles:
         """Whether a row that is asked for twice is read once and copied, or was not decoded anyway."""
         return self.is_direct and (not self._codecs or kernel() is not None)
 
-    def read(self, shard: Indices, local: Indices) -> Rows:
-        """Return rows [n, *shape] of open shards.
+    def read(self, shard: Indices, local: Indices, run: int = 1) -> Rows:
+        """Return rows [run * n, *shape] of open shards, as ``runs`` numbers them.
 
         Args:
-            shard: [n] the shard of each row.
-            local: [n] which of its rows.
+            shard: [n] the shard of each run.
+            local: [n] the first of its rows.
+            run: consecutive rows of each.
         """
-        if self._codecs:
-            return self._typed(self._decoded(shard, local))
-        rows = rows_at(self._first[shard] + local * self._field.row_bytes, self._window)
-        return self._typed(rows)
-
-    def _typed(self, rows: NDArray[Any]) -> Rows:
-        return rows.reshape(-1).view(self._dtype).reshape(-1, *self._field.shape)
-
-    def _decoded(self, shard: Indices, local: Indices) -> NDArray[np.uint8]:
-        compiled = kernel()
+        compiled = kernel() if self._codecs else None
         if compiled is not None:
-            rows = empty_rows(len(local), self._field.row_bytes)
+            rows = empty_rows(run * len(local), self._field.row_bytes)
             compiled.read(self._table(compiled), shard, local, rows)
-            return rows
-        return self._decoded_in_python(shard, local)
+        else:
+            shard, local = runs(shard, local, run)
+            rows = (
+                self._decoded_in_python(shard, local)
+                if self._codecs
+                else rows_at(self._first[shard] + local * self._field.row_bytes, self._window)
+            )
+        return rows.reshape(-1).view(self._dtype).reshape(-1, *self._field.shape)
 
     def _table(self, compiled: Kernel) -> int:
         key = (compiled, len(self._codecs))

@@ -46,7 +46,7 @@ struct decoder {
     void *context;
 };
 
-int64_t rlx_frames_version(void) { return 2; }
+int64_t rlx_frames_version(void) { return 3; }
 
 static uint64_t little_endian(const uint8_t *bytes) {
     uint64_t value = 0;
@@ -95,66 +95,70 @@ static void prefetch(const struct entry *entry) {
         PREFETCH(entry->frame + line * LINE_BYTES);
 }
 
-static int64_t decode_each(const struct decoder *decoder, int64_t count, const struct entry *entries, int64_t *slots,
-                           uint64_t mask, size_t room, uint8_t *out, int64_t *failed) {
+/* Where the i-th entry is decoded to: [run, count / run, room] is laid out by the place in a run. */
+static uint8_t *target(uint8_t *out, int64_t i, int64_t count, int64_t run, size_t room) {
+    return out + (size_t)(i % run * (count / run) + i / run) * room;
+}
+
+static int64_t decode_each(const struct decoder *decoder, int64_t count, int64_t run, const struct entry *entries,
+                           int64_t *slots, uint64_t mask, size_t room, uint8_t *out, int64_t *failed) {
     for (int64_t i = 0; i < AHEAD && i < count; i++) prefetch(entries + i);
     for (int64_t i = 0; i < count; i++) {
         if (i + AHEAD < count) prefetch(entries + i + AHEAD);
         const struct entry *entry = entries + i;
-        uint8_t *row = out + (size_t)i * room;
+        uint8_t *row = target(out, i, count, run, room);
         const int64_t first = first_like(slots, mask, entries, i);
         if (first != i) {
-            memcpy(row, out + (size_t)first * room, room);
+            memcpy(row, target(out, first, count, run, room), room);
             continue;
         }
         const size_t found =
             decoder->decompress(decoder->context, row, room, entry->frame, (size_t)entry->bytes, entry->dictionary);
         if (found != room) {
-            failed[0] = i;
-            failed[1] = (int64_t)found;
+            *failed = (int64_t)found;
             return DAMAGED;
         }
     }
     return DONE;
 }
 
-static int64_t decode(const struct decoder *decoder, int64_t count, const struct entry *entries, int64_t row_bytes,
-                      uint8_t *out, int64_t *failed) {
+static int64_t decode(const struct decoder *decoder, int64_t count, int64_t run, const struct entry *entries,
+                      int64_t row_bytes, uint8_t *out, int64_t *failed) {
     uint64_t slots_count = 2;
     while (slots_count < 2 * (uint64_t)count) slots_count *= 2;
     int64_t *slots = calloc(slots_count, sizeof *slots);
     if (!slots) return NO_MEMORY;
     const int64_t status =
-        decode_each(decoder, count, entries, slots, slots_count - 1, (size_t)row_bytes, out, failed);
+        decode_each(decoder, count, run, entries, slots, slots_count - 1, (size_t)row_bytes, out, failed);
     free(slots);
     return status;
 }
 
-static int64_t locate_each(const struct files *files, int64_t count, const int64_t *shard, const int64_t *row,
-                           struct entry *entries, int64_t *failed) {
+static int64_t locate_each(const struct files *files, int64_t count, int64_t run, const int64_t *shard,
+                           const int64_t *row, struct entry *entries) {
     for (int64_t i = 0; i < count; i++) {
         const int64_t ahead = i + 2 * AHEAD;
         if (ahead < count) PREFETCH(index_entry(files, shard[ahead], row[ahead]));
-        const uint8_t *at = index_entry(files, shard[i], row[i]);
-        if (!at || !locate(files, shard[i], at, entries + i)) {
-            failed[0] = i;
-            return OUTSIDE;
+        for (int64_t j = 0; j < run; j++) {
+            const uint8_t *at = index_entry(files, shard[i], row[i] + j);
+            if (!at || !locate(files, shard[i], at, entries + i * run + j)) return OUTSIDE;
         }
     }
     return DONE;
 }
 
-/* Write rows of a field to `out`, in the order asked for.
+/* Write runs of consecutive rows of a field to `out`: neighbours are decoded after each other, as they share the cache.
  *
- * shard, row: [count] the shard of each row, and which of its rows it is.
- * out: [count, row_bytes].
- * failed: on DAMAGED and OUTSIDE, which of the rows; on DAMAGED also what libzstd returned.
+ * shard, row: [count] the shard of each run, and the first of its rows.
+ * out: [run, count, row_bytes].
+ * failed: on DAMAGED, what libzstd returned.
  */
-int64_t rlx_read_frames(const struct decoder *decoder, const struct files *files, int64_t count, const int64_t *shard,
-                        const int64_t *row, uint8_t *out, int64_t *failed) {
-    struct entry *entries = malloc((size_t)count * sizeof *entries + 1);
-    int64_t status = entries ? locate_each(files, count, shard, row, entries, failed) : NO_MEMORY;
-    if (status == DONE) status = decode(decoder, count, entries, files->row_bytes, out, failed);
+int64_t rlx_read_frames(const struct decoder *decoder, const struct files *files, int64_t count, int64_t run,
+                        const int64_t *shard, const int64_t *row, uint8_t *out, int64_t *failed) {
+    const int64_t rows = count * run;
+    struct entry *entries = malloc((size_t)rows * sizeof *entries + 1);
+    int64_t status = entries ? locate_each(files, count, run, shard, row, entries) : NO_MEMORY;
+    if (status == DONE) status = decode(decoder, rows, run, entries, files->row_bytes, out, failed);
     free(entries);
     return status;
 }
@@ -172,7 +176,7 @@ int64_t rlx_decode_frames(const struct decoder *decoder, int64_t count, const in
         entries[i].bytes = (uint64_t)bytes[i];
         entries[i].dictionary = (const void *)(uintptr_t)dictionary[i];
     }
-    const int64_t status = decode(decoder, count, entries, row_bytes, out, failed);
+    const int64_t status = decode(decoder, count, 1, entries, row_bytes, out, failed);
     free(entries);
     return status;
 }

@@ -24,7 +24,7 @@ from rlx.errors import CorruptDatasetError
 logger = logging.getLogger(__name__)
 SWITCH = "RLX_KERNEL"
 LIBRARY = Path(__file__).with_name("frames.so")
-_VERSION = 2  # of the functions of frames.c
+_VERSION = 3  # of the functions of frames.c
 _ZSTD_MODULES = ("zstandard._cffi", "backports.zstd._zstd", "_zstd")
 _ZSTD_FUNCTIONS = ("ZSTD_decompress_usingDDict", "ZSTD_createDDict_byReference", "ZSTD_createDCtx")
 _OUTSIDE, _DAMAGED = 1, 2
@@ -56,7 +56,7 @@ class Kernel:
         if (found := int(frames.rlx_frames_version())) != _VERSION:
             raise ValueError(f"{library} has version {found}, expected {_VERSION}")
         self._read, self._decode = frames.rlx_read_frames, frames.rlx_decode_frames
-        self._read.argtypes = [_ADDRESS, _ADDRESS, ctypes.c_int64, *[_ADDRESS] * 4]
+        self._read.argtypes = [_ADDRESS, _ADDRESS, ctypes.c_int64, ctypes.c_int64, *[_ADDRESS] * 4]
         self._decode.argtypes = [_ADDRESS, ctypes.c_int64, *[_ADDRESS] * 3, ctypes.c_int64, _ADDRESS, _ADDRESS]
         self._read.restype = self._decode.restype = ctypes.c_int64
         zstd = _zstd()
@@ -101,18 +101,19 @@ class Kernel:
         return ctypes.addressof(decoder)
 
     def read(self, table: int, shard: Numbers, row: Numbers, out: NDArray[np.uint8]) -> None:
-        """Decode rows into ``out``.
+        """Decode runs of consecutive rows into ``out``.
 
         Args:
             table: address of a ``FileTable``.
-            shard: [n] the shard of each row.
-            row: [n] which of its rows.
-            out: [n, row_bytes].
+            shard: [n] the shard of each run.
+            row: [n] the first of its rows.
+            out: [rows of a run * n, row_bytes]: the first rows of all runs, then the second ones.
         """
         shard, row = np.ascontiguousarray(shard, np.int64), np.ascontiguousarray(row, np.int64)
-        failed = (ctypes.c_int64 * 2)()
-        status = self._read(self._decoder, table, len(row), address(shard), address(row), address(out), failed)
-        self._check(status, failed, out)
+        found, count = ctypes.c_int64(), len(row)
+        places = address(shard), address(row), address(out)
+        status = self._read(self._decoder, table, count, len(out) // count, *places, ctypes.byref(found))
+        self._check(status, found, out)
 
     def decode(self, frame: Numbers, size: NDArray[Any], dictionary: Numbers, out: NDArray[np.uint8]) -> None:
         """Decode frames in the memory of this process, which nobody may have damaged, into ``out``.
@@ -123,17 +124,17 @@ class Kernel:
             dictionary: [n] address of its dictionary, by ``digested``; 0 for none.
             out: [n, row_bytes].
         """
-        failed = (ctypes.c_int64 * 2)()
+        found = ctypes.c_int64()
         columns = [np.ascontiguousarray(column, np.int64) for column in (frame, size, dictionary)]
         places = map(address, columns)
-        status = self._decode(self._decoder, len(frame), *places, out.shape[1], address(out), failed)
-        self._check(status, failed, out)
+        status = self._decode(self._decoder, len(frame), *places, out.shape[1], address(out), ctypes.byref(found))
+        self._check(status, found, out)
 
-    def _check(self, status: int, failed: Any, out: NDArray[np.uint8]) -> None:
+    def _check(self, status: int, result: ctypes.c_int64, out: NDArray[np.uint8]) -> None:
         if status == _OUTSIDE:
             raise CorruptDatasetError("the index of compressed rows points past the end of its file")
         if status == _DAMAGED:
-            found = failed[1] % 2**64
+            found = result.value % 2**64
             if self._is_error(found):
                 raise CorruptDatasetError(f"a compressed chunk is damaged: {self._error_name(found).decode()}")
             raise CorruptDatasetError(f"a compressed chunk holds {found:,} bytes, expected {out.shape[1]:,}")

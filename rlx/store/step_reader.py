@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptDatasetError
 from rlx.schema import Role
 from rlx.store.array import Rows
+from rlx.store.field_files import runs
 from rlx.store.shards import Shards
 from rlx.store.trajectories import Trajectories
 from rlx.wording import command
@@ -38,18 +39,6 @@ class Places:
     is_last: NDArray[np.bool_]
     step: Indices
     observation: Indices
-
-    def part(self, start: int, stop: int) -> Places:
-        """Return where some of the steps are."""
-        here = slice(start, stop)
-        return Places(
-            self.steps[here],
-            self.trajectory[here],
-            self.shard[here],
-            self.is_last[here],
-            self.step[here],
-            self.observation[here],
-        )
 
 
 class StepReader:
@@ -126,23 +115,11 @@ class StepReader:
         results are views of the same rows.
         """
         n, shard, local = len(places.steps), places.shard, places.observation
-        if not n:
-            return self._gather(name, shard, local), self._gather(name, shard, local)
-        if _is_run(places):
-            read = self._gather(name, np.append(shard, shard[-1:]), np.append(local, local[-1:] + 1))
+        if n and _is_run(places):
+            read = self._gather(name, shard[:1], local[:1], n + 1)
             return read[:n], read[1:]
-        if self._are_repeats_free(name):
-            read = self._gather(name, np.concatenate((shard, shard)), np.concatenate((local, local + 1)))
-            return read[:n], read[n:]
-        # The last step of each run of steps is followed by an observation outside the run.
-        row = places.steps + places.trajectory
-        ends = np.flatnonzero(np.append(row[1:] != row[:-1] + 1, True))
-        read = self._gather(name, np.concatenate((shard, shard[ends])), np.concatenate((local, local[ends] + 1)))
-        if len(ends) == n:
-            return read[:n], read[n:]
-        position = np.arange(1, n + 1)
-        position[ends] = np.arange(n, len(read))
-        return read[:n], read.take(position, axis=0)
+        read = self._gather_once(name, shard, local, 2)
+        return read[:n], read[n:]
 
     def read_stacks(self, name: str, places: Places, k: int) -> tuple[Rows, Rows]:
         """Return [n, k, *shape] the last k observations at each step, oldest first, and the same one step later.
@@ -150,33 +127,62 @@ class StepReader:
         Where the trajectory has fewer, its first observation is repeated. Every observation is decoded once; the two
         results are views of the same rows.
         """
-        n = len(places.steps)
+        read = self._gather_once(name, *self._stacked(places, k))
+        read = read.reshape(-1, k + 1, *self._shards.schema[name].shape)
+        return read[:, :k], read[:, 1:]
+
+    def _stacked(self, places: Places, k: int) -> tuple[Indices, Indices]:
+        """Return [n * (k + 1)] where the observations of stacks, and the one after each stack, are."""
         elapsed = places.steps - self.start[places.trajectory]
         back = np.minimum(np.arange(k - 1, -2, -1), elapsed[:, None])
-        local = (places.observation[:, None] - back).reshape(-1)
-        shard = np.repeat(places.shard, k + 1)
+        return np.repeat(places.shard, k + 1), (places.observation[:, None] - back).reshape(-1)
+
+    def planned(self, name: str, places: Places, batches: int, k: int = 0) -> Callable[[int], tuple[Rows, ...]]:
+        """Return a function that reads a field of one of several batches: rows, and of an observation the next ones.
+
+        Args:
+            places: of all batches, each with as many steps.
+            k: observations per stack, as ``read_stacks`` gives them; 0: none.
+        """
+        n, run = len(places.steps) // batches, 1
+        shard, local = places.shard, places.step
+        if k:
+            shard, local = self._stacked(places, k)
+        elif self._shards.schema[name].role == Role.OBSERVATION:
+            local, run = places.observation, 2
+        shard, local = shard.reshape(batches, -1), local.reshape(batches, -1)
+
+        def read(batch: int) -> tuple[Rows, ...]:
+            rows = self._gather_once(name, shard[batch], local[batch], run)
+            if k:
+                rows = rows.reshape(n, k + 1, *rows.shape[1:])
+                return rows[:, :k], rows[:, 1:]
+            return (rows,) if run == 1 else (rows[:n], rows[n:])
+
+        return read
+
+    def _gather_once(self, name: str, shard: Indices, local: Indices, run: int = 1) -> Rows:
+        """Return what ``_gather`` does, every row decoded once."""
         if self._are_repeats_free(name):
-            read = self._gather(name, shard, local)
-        else:
-            row = local + self._shards.first_row[shard]
-            distinct, first, position = np.unique(row, return_index=True, return_inverse=True)
-            if len(distinct) == len(row):
-                read = self._gather(name, shard, local)
-            else:
-                read = self._gather(name, shard[first], local[first]).take(position, axis=0)
-        read = read.reshape(n, k + 1, *self._shards.schema[name].shape)
-        return read[:, :k], read[:, 1:]
+            return self._gather(name, shard, local, run)
+        shard, local = runs(shard, local, run)
+        row = local + self._shards.first_row[shard]
+        distinct, first, position = np.unique(row, return_index=True, return_inverse=True)
+        if len(distinct) == len(row):
+            return self._gather(name, shard, local)
+        return self._gather(name, shard[first], local[first]).take(position, axis=0)
 
     def _are_repeats_free(self, name: str) -> bool:
         """Return whether asking twice for a row costs no more than a copy."""
         return not self._shards.is_remote and self._shards.tables[name].copies_repeats
 
-    def _gather(self, name: str, shard: Indices, local: Indices) -> Rows:
-        """Return rows of one field.
+    def _gather(self, name: str, shard: Indices, local: Indices, run: int = 1) -> Rows:
+        """Return rows [run * n, *shape] of one field, as ``runs`` numbers them.
 
         Args:
-            shard: [n] the shard of each.
-            local: [n] which row of its shard each is.
+            shard: [n] the shard of each run.
+            local: [n] the first of its rows.
+            run: consecutive rows of each.
         """
         if not len(local):
             return self._shards.schema[name].zeros(0)
@@ -184,9 +190,10 @@ class StepReader:
             files = self._shards.files(name, shard)
             if files.is_direct and not files.lacks(shard):
                 try:
-                    return files.read(shard, local)
+                    return files.read(shard, local, run)
                 except CorruptDatasetError as exc:
                     raise self._damaged(name, exc) from exc
+        shard, local = runs(shard, local, run)
         return self._by_shard(name, local, shard)
 
     def _by_shard(self, name: str, local: Indices, shard: Indices) -> Rows:
@@ -222,12 +229,6 @@ class SelectedPlaces(Places):
     """
 
     whole: Places
-
-    def part(self, start: int, stop: int) -> SelectedPlaces:
-        """Return where some of the steps are."""
-        some = Places.part(self, start, stop)
-        columns = (some.steps, some.trajectory, some.shard, some.is_last, some.step, some.observation)
-        return SelectedPlaces(*columns, self.whole.part(start, stop))
 
 
 class SelectedSteps(StepReader):
@@ -267,6 +268,10 @@ class SelectedSteps(StepReader):
     ) -> dict[str, tuple[Rows, Rows | None]]:
         """Return every field at each step, or some; of observations the one that followed it, too."""
         return self._reader.read_all(_whole(places), stacks, names)
+
+    def planned(self, name: str, places: Places, batches: int, k: int = 0) -> Callable[[int], tuple[Rows, ...]]:
+        """Return a function that reads a field of one of several batches."""
+        return self._reader.planned(name, _whole(places), batches, k)
 
     def read(self, name: str, places: Places) -> Rows:
         """Return [n, *shape] of a field that has a row per step, in the order asked for."""

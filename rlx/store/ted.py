@@ -125,9 +125,9 @@ def make_ted(
     then: Tree = {}
     for name, rows in after.items():
         put(then, name.split("/"), to_leaf(rows[..., None] if name in SCALAR_COLUMNS else rows))
-    then["done"] = then["terminated"] | then["truncated"]
-    for name, flags in zip(FLAGS, torch.zeros((3, *trajectory.shape, 1), dtype=torch.bool).unbind(), strict=True):
-        tree[name] = flags
+    then["done"] = torch.from_numpy(np.logical_or(after["terminated"], after["truncated"])[..., None])
+    for name, flags in zip(FLAGS, np.zeros((len(FLAGS), *trajectory.shape, 1), bool), strict=True):
+        tree[name] = torch.from_numpy(flags)
     put(tree, ("collector", "traj_ids"), to_leaf(trajectory))
     tree["next"] = then
     shape = torch.Size(trajectory.shape)
@@ -138,7 +138,7 @@ def make_ted(
     return TensorDict(tree, shape, names=names)
 
 
-def put(tree: Tree, path: Sequence[str], leaf: Leaf) -> None:
+def put(tree: Tree, path: Sequence[str], leaf: Leaf | int) -> None:
     """Put a leaf into a tree, with the parents that it lacks."""
     for parent in path[:-1]:
         tree = tree.setdefault(parent, {})
@@ -149,16 +149,25 @@ def _has_tensors_only(tree: Tree) -> bool:
     return all(_has_tensors_only(leaf) if type(leaf) is dict else type(leaf) is torch.Tensor for leaf in tree.values())
 
 
-def unchecked(tree: Tree, shape: torch.Size) -> TensorDict:
-    """Return a TensorDict of tensors whose shapes begin with ``shape``, in half of the time that its checks take."""
+def unchecked(tree: Tree, shape: torch.Size, values: Sequence[torch.Tensor] = ()) -> TensorDict:
+    """Return a TensorDict of tensors whose shapes begin with ``shape``, in half of the time that its checks take.
+
+    Args:
+        values: tensors that the tree has the numbers of.
+    """
     from tensordict import TensorDict  # noqa: PLC0415  (takes seconds, and the rows of workers do not need it)
 
-    make = getattr(TensorDict, "_new_unsafe", None)  # not public: other versions may lack it
-    return TensorDict(tree, shape) if make is None else _made(make, tree, shape)
+    make = getattr(TensorDict, "_new_unsafe", TensorDict)  # not public: other versions may lack it
+    made: TensorDict = _made(make, tree, shape, values)
+    return made
 
 
-def _made(make: Any, tree: Tree, shape: torch.Size) -> Any:
-    return make({key: _made(make, leaf, shape) if type(leaf) is dict else leaf for key, leaf in tree.items()}, shape)
+def _made(make: Any, tree: Tree, shape: torch.Size, values: Sequence[torch.Tensor]) -> Any:
+    made = {
+        key: _made(make, leaf, shape, values) if type(leaf) is dict else values[leaf] if type(leaf) is int else leaf
+        for key, leaf in tree.items()
+    }
+    return make(made, shape)
 
 
 Path = tuple[str, ...]
@@ -178,22 +187,27 @@ class PlannedBatches:
     def __init__(
         self, reader: StepReader, schema: Schema, steps: NDArray[np.int64], stacks: Mapping[str, int] | None = None
     ) -> None:
-        self._reader, self._schema, self._stacks = reader, schema, stacks or {}
+        self._check_lengths = reader.check_lengths
         self._shape = torch.Size(steps.shape[1:])
-        self._size = self._shape.numel()
         self._places = reader.locate(steps.reshape(-1))
-        self._large = [
-            name for name, field in schema.fields.items() if field.row_bytes >= MIN_ROW_BYTES or name in self._stacks
-        ]
-        self._paths = _paths(schema)
-        self._leaves = self._small([name for name in schema.fields if name not in self._large])
+        stacked = stacks or {}
+        large = [name for name, field in schema.fields.items() if field.row_bytes >= MIN_ROW_BYTES or name in stacked]
+        self._read = [reader.planned(name, self._places, len(steps), stacked.get(name, 0)) for name in large]
+        small = self._small(reader, schema, [name for name in schema.fields if name not in large])
+        self._leaves = list(zip(*small.values(), strict=True))
+        numbers = {
+            path: i for i, path in enumerate([*small, *(path for name in large for path in _paths_of(schema, name))])
+        }
+        self._tree: Tree = {}
+        for path in _paths(schema):
+            put(self._tree, path, numbers[path])
 
-    def _small(self, names: Sequence[str]) -> dict[Path, Sequence[torch.Tensor]]:
+    def _small(self, reader: StepReader, schema: Schema, names: Sequence[str]) -> dict[Path, Sequence[torch.Tensor]]:
         """Return the leaves of all batches but the large ones: by path, one of each batch."""
         places = self._places
         found: dict[Path, torch.Tensor] = {}
-        for name, rows in self._reader.read_all(places, names=names).items():
-            for path, values in zip(_paths_of(self._schema, name), rows, strict=False):
+        for name, rows in reader.read_all(places, names=names).items():
+            for path, values in zip(_paths_of(schema, name), rows, strict=False):
                 assert values is not None
                 found[path] = torch.from_numpy(values[:, None] if name in SCALAR_COLUMNS else values)
         found["next", "done"] = found["next", "terminated"] | found["next", "truncated"]
@@ -207,19 +221,13 @@ class PlannedBatches:
 
     def read(self, number: int) -> TensorDict:
         """Return a batch."""
-        self._reader.check_lengths()
-        places = self._places.part(number * self._size, (number + 1) * self._size)
-        large: dict[Path, Rows | None] = {}
-        for name, both in self._reader.read_all(places, self._stacks, self._large).items():
-            large.update(zip(_paths_of(self._schema, name), both, strict=False))
-        tree: Tree = {}
-        for path in self._paths:
-            rows = large.get(path)
-            if rows is None:
-                put(tree, path, self._leaves[path][number])
-            else:
-                put(tree, path, torch.from_numpy(rows.reshape(*self._shape, *rows.shape[1:])))
-        return unchecked(tree, self._shape)
+        self._check_lengths()
+        large = [
+            torch.from_numpy(rows.reshape(*self._shape, *rows.shape[1:]))
+            for read in self._read
+            for rows in read(number)
+        ]
+        return unchecked(self._tree, self._shape, [*self._leaves[number], *large])
 
 
 def _paths_of(schema: Schema, name: str) -> list[Path]:
