@@ -110,19 +110,11 @@ class Clocks:
         for name, tally in self._found.items():
             if not tally.count:
                 continue
-            is_reset = name in self._resets
-            yield Finding(
-                "joined" if is_reset else "clock",
-                Severity.ERROR,
-                f"{name} is set in the middle of a trajectory" if is_reset else f"{name} does not go up",
-                why="two episodes are joined, so that returns and slices cross from one into the other"
-                if is_reset
-                else "steps are out of order or repeated, or two episodes are joined",
-                remedy="split the episodes where the data were recorded; `fix` leaves these trajectories out",
-                field=name,
-                trajectories=tally.numbers(),
-                **tally.of(),
-            )
+            if name in self._resets:
+                yield _joined(name, "is set in the middle of a trajectory", tally)
+            else:
+                why = "steps are out of order or repeated, or two episodes are joined"
+                yield _out_of_order("clock", f"{name} does not go up", why, name, tally)
 
 
 class Duplicates:
@@ -354,13 +346,23 @@ class Joins:
                 if (change > _FACTOR * region.ordinary).any():
                     tally.add(np.array([trajectory]), np.array([position]))
             if tally.count:
-                yield Finding(
-                    "joined",
-                    Severity.ERROR,
-                    f"{name} jumps to where episodes begin in the middle of a trajectory",
-                    why="two episodes are joined, so that returns and slices cross from one into the other",
-                    remedy="split the episodes where the data were recorded; `fix` leaves these trajectories out",
-                    field=name,
-                    trajectories=tally.numbers(),
-                    **tally.of(),
-                )
+                yield _joined(name, "jumps to where episodes begin in the middle of a trajectory", tally)
+
+
+def _joined(name: str, what: str, tally: Tally) -> Finding:
+    why = "two episodes are joined, so that returns and slices cross from one into the other"
+    return _out_of_order("joined", f"{name} {what}", why, name, tally)
+
+
+def _out_of_order(check: str, what: str, why: str, name: str, tally: Tally) -> Finding:
+    remedy = "split the episodes where the data were recorded; `fix` leaves these trajectories out"
+    return Finding(
+        check,
+        Severity.ERROR,
+        what,
+        why=why,
+        remedy=remedy,
+        field=name,
+        trajectories=tally.numbers(),
+        **tally.of(),
+    )

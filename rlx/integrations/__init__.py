@@ -5,3 +5,20 @@ project's replay buffers compressed; ``d3rlpy`` and ``tianshou`` make their buff
 joins storages and samplers of both projects; ``lerobot`` gives steps with others before and after them;
 ``rllib`` writes the offline data that RLlib reads.
 """
+
+import os
+
+from rlx.errors import SchemaMismatchError
+from rlx.store.dataset import Dataset
+
+
+def with_arrays(dataset: Dataset | str | os.PathLike[str], *names: str) -> Dataset:
+    """Return a dataset in which these fields are one array each.
+
+    Raises:
+        SchemaMismatchError: one is several arrays.
+    """
+    source = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
+    if missing := [name for name in names if name not in source.schema]:
+        raise SchemaMismatchError(f"fields {', '.join(source.schema)}: expected {missing[0]}, one array")
+    return source

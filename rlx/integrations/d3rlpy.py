@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from rlx.errors import MissingExtraError, SchemaMismatchError
+from rlx.errors import MissingExtraError
+from rlx.integrations import with_arrays
 from rlx.store.dataset import Dataset
 
 try:
@@ -26,9 +27,7 @@ def replay_buffer(dataset: Dataset | str | os.PathLike[str]) -> Any:
     Raises:
         SchemaMismatchError: observations are several arrays.
     """
-    source = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
-    if "observation" not in source.schema:
-        raise SchemaMismatchError(f"fields {', '.join(source.schema)}: expected observation, one array")
+    source = with_arrays(dataset, "observation")
     episodes = []
     for number in range(len(source.trajectories.length)):
         steps = source.trajectory(number)

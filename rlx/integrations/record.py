@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.collector.environment.gym_env import environment_name
 from rlx.collector.environment.space import Space, flatten, schema_of
+from rlx.collector.environment.vector import row_of
 from rlx.collector.rollout.episodes import REWARDS, Ended, join
 from rlx.collector.rollout.steps import IS_INIT
 from rlx.collector.worker.shard_thread import ShardThread
@@ -140,7 +141,7 @@ class RecordVectorExperience(VectorWrapper):
         mask = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
         observation, info = self.env.reset(seed=seed, options=options)
         for env in np.flatnonzero(mask).tolist():
-            self._recorder.begin(env, _row(self.env.single_observation_space, observation, env))
+            self._recorder.begin(env, row_of(self.env.single_observation_space, observation, env))
         self._ended[np.asarray(mask, bool)] = False
         return observation, info
 
@@ -154,14 +155,14 @@ class RecordVectorExperience(VectorWrapper):
         space, action_space = self.env.single_observation_space, self.env.single_action_space
         is_reset, self._ended = self._ended, terminated | truncated
         for env in range(self.num_envs):
-            after = _row(space, observation, env)
+            after = row_of(space, observation, env)
             if self._mode == AutoresetMode.NEXT_STEP and is_reset[env]:
                 self._recorder.begin(env, after)
                 continue
             final = after
             if self._mode == AutoresetMode.SAME_STEP and self._ended[env]:
                 final = _final(space, info["final_obs"], env)
-            action, ends = _row(action_space, actions, env), (bool(terminated[env]), bool(truncated[env]))
+            action, ends = row_of(action_space, actions, env), (bool(terminated[env]), bool(truncated[env]))
             self._recorder.step(env, action, float(reward[env]), *ends, final)
             if self._mode == AutoresetMode.SAME_STEP and self._ended[env]:
                 self._recorder.begin(env, after)
@@ -320,13 +321,5 @@ def _copied(space: Space, name: str, value: Any) -> Arrays:
     return {key: np.array(array) for key, array in flatten(space, name, value).items()}
 
 
-def _row(space: Space, tree: Any, env: int) -> Any:
-    if isinstance(space, gymnasium.spaces.Dict):
-        return {key: _row(part, tree[key], env) for key, part in space.spaces.items()}
-    if isinstance(space, gymnasium.spaces.Tuple):
-        return tuple(_row(part, tree[number], env) for number, part in enumerate(space.spaces))
-    return tree[env]
-
-
 def _final(space: Space, final: Any, env: int) -> Any:
-    return final[env] if isinstance(final, np.ndarray) else _row(space, final, env)
+    return final[env] if isinstance(final, np.ndarray) else row_of(space, final, env)

@@ -8,8 +8,9 @@ from typing import Any
 from numpy.typing import NDArray
 from tensordict import NestedKey
 
-from rlx.errors import DatasetExistsError, SchemaMismatchError
+from rlx.errors import DatasetExistsError
 from rlx.files.atomic import whole
+from rlx.integrations import with_arrays
 from rlx.store.dataset import Dataset
 from rlx.store.foreign_types import arrow_file, from_rows, pyarrow, write_tables
 
@@ -48,9 +49,7 @@ def write_parquet(dataset: Dataset | str | os.PathLike[str], path: str | os.Path
         >>> pyarrow.parquet.read_table("cartpole.parquet").column_names
         ['obs', 'actions', 'new_obs', 'rewards', 'terminateds', 'truncateds', 'eps_id']
     """
-    source = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
-    if missing := [name for name in ("observation", "action") if name not in source.schema]:
-        raise SchemaMismatchError(f"fields {', '.join(source.schema)}: expected {missing[0]}, one array")
+    source = with_arrays(dataset, "observation", "action")
     target = Path(path)
 
     def check() -> None:

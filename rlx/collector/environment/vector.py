@@ -209,7 +209,7 @@ class VectorEnvironment:
         return {env: self._row(tree, env) for env in envs.tolist()}
 
     def _row(self, tree: Any, env: int) -> Any:
-        return _row(self.observation_space, tree, env)
+        return row_of(self.observation_space, tree, env)
 
     def _call(self, verb: str, function: Callable[..., Any], *args: Any) -> Any:
         if self._here is not None:
@@ -223,11 +223,12 @@ class VectorEnvironment:
             raise CollectError(f"{self.name} failed in {verb}: {type(exc).__name__}: {exc}") from exc
 
 
-def _row(space: Space, tree: Any, env: int) -> Any:
+def row_of(space: Space, tree: Any, env: int) -> Any:
+    """Return the value of one environment among those of all."""
     if isinstance(space, spaces.Dict):
-        return {key: _row(part, tree[key], env) for key, part in space.spaces.items()}
+        return {key: row_of(part, tree[key], env) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(_row(part, tree[number], env) for number, part in enumerate(space.spaces))
+        return tuple(row_of(part, tree[number], env) for number, part in enumerate(space.spaces))
     return np.array(tree[env])
 
 

@@ -6,9 +6,9 @@ are recognised by name, and the array is built here, after its size was compared
 
 import math
 import re
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pickletools import genops
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ def parse(data: bytes) -> dict[str, Any]:
         (2, array([0, 1], dtype=int8))
     """
     try:
-        found = _Machine(data).run()
+        found = _Machine().run(data)
     except (LookupError, TypeError, ValueError, AttributeError, StopIteration) as exc:
         raise MalformedRecordError(f"expected a pickled dict of numbers, texts and arrays: {exc}") from exc
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
@@ -53,37 +53,20 @@ def parse(data: bytes) -> dict[str, Any]:
 
 
 class _Machine:
-    def __init__(self, data: bytes) -> None:
-        self._data = memoryview(data)
-        self._at = 0
+    def __init__(self) -> None:
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
 
-    def run(self) -> Any:
-        while (opcode := self._take(1)[0]) != ord("."):
-            if (values := _CONSTANTS.get(opcode)) is not None:
-                self._stack.append(values())
-            elif (number := _NUMBERS.get(opcode)) is not None:
-                self._stack.append(number.unpack(self._take(number.size))[0])
-            elif (counted := _COUNTED.get(opcode)) is not None:
-                length, convert = counted
-                self._stack.append(convert(self._take(length.unpack(self._take(length.size))[0])))
-            else:
-                _OPERATIONS[opcode](self)
+    def run(self, data: bytes) -> Any:
+        for opcode, argument, _ in genops(data):
+            if opcode.name in _CONSTANTS:
+                self._stack.append(_CONSTANTS[opcode.name]())
+            elif _VALUES.fullmatch(opcode.name):
+                self._stack.append(_plain(argument))
+            elif opcode.name not in ("FRAME", "STOP"):
+                _OPERATIONS[opcode.name](self, argument)
         (found,) = self._stack
         return found
-
-    def _take(self, count: int) -> bytes:
-        if not 0 <= count <= len(self._data) - self._at:
-            raise ValueError(f"cut off after {len(self._data):,} bytes")
-        self._at += count
-        return bytes(self._data[self._at - count : self._at])
-
-    def _line(self) -> str:
-        end = self._at
-        while self._data[end] != ord("\n"):
-            end += 1
-        return str(self._take(end + 1 - self._at)[:-1], "ascii")
 
     def _popped(self) -> list[Any]:
         start = len(self._stack) - 1 - next(n for n, value in enumerate(reversed(self._stack)) if value is _MARK)
@@ -91,29 +74,20 @@ class _Machine:
         del self._stack[start:]
         return values
 
-    def protocol(self) -> None:
-        if self._take(1)[0] > _MAX_PROTOCOL:
+    def protocol(self, version: int) -> None:
+        if version > _MAX_PROTOCOL:
             raise ValueError("a later protocol than 5")
 
-    def frame(self) -> None:
-        self._take(8)
-
-    def memoize(self) -> None:
+    def memoize(self, _: None) -> None:
         self._memo[len(self._memo)] = self._stack[-1]
 
-    def put(self) -> None:
-        self._memo[self._take(1)[0]] = self._stack[-1]
+    def put(self, place: int) -> None:
+        self._memo[place] = self._stack[-1]
 
-    def long_put(self) -> None:
-        self._memo[int.from_bytes(self._take(4), "little")] = self._stack[-1]
+    def get(self, place: int) -> None:
+        self._stack.append(self._memo[place])
 
-    def get(self) -> None:
-        self._stack.append(self._memo[self._take(1)[0]])
-
-    def long_get(self) -> None:
-        self._stack.append(self._memo[int.from_bytes(self._take(4), "little")])
-
-    def tuple(self) -> None:
+    def tuple(self, _: None) -> None:
         self._stack.append(tuple(self._popped()))
 
     def tuple_of(self, count: int) -> None:
@@ -122,19 +96,19 @@ class _Machine:
             raise ValueError("a tuple of too few values")
         self._stack[-count:] = [values]
 
-    def append(self) -> None:
+    def append(self, _: None) -> None:
         value = self._stack.pop()
         self._container(list).append(value)
 
-    def appends(self) -> None:
+    def appends(self, _: None) -> None:
         values = self._popped()
         self._container(list).extend(values)
 
-    def set_item(self) -> None:
+    def set_item(self, _: None) -> None:
         value, key = self._stack.pop(), self._stack.pop()
         self._container(dict)[key] = value
 
-    def set_items(self) -> None:
+    def set_items(self, _: None) -> None:
         values = self._popped()
         self._container(dict).update(zip(values[::2], values[1::2], strict=True))
 
@@ -143,18 +117,18 @@ class _Machine:
             raise TypeError(f"items of a {type(self._stack[-1]).__name__}")
         return self._stack[-1]
 
-    def global_name(self) -> None:
-        self._stack.append(_function(self._line(), self._line()))
+    def global_name(self, names: str) -> None:
+        self._stack.append(_function(*names.split(" ", 1)))
 
-    def stack_global(self) -> None:
+    def stack_global(self, _: None) -> None:
         name, module = self._stack.pop(), self._stack.pop()
         self._stack.append(_function(module, name))
 
-    def reduce(self) -> None:
+    def reduce(self, _: None) -> None:
         arguments, function = self._stack.pop(), self._stack.pop()
         self._stack.append(_called(function, arguments))
 
-    def build(self) -> None:
+    def build(self, _: None) -> None:
         state, draft = self._stack.pop(), self._stack[-1]
         if draft.function == "dtype":
             draft.value = _ordered(draft.value, state)
@@ -163,6 +137,12 @@ class _Machine:
             draft.value = _array(raw, dtype, shape, "F" if is_fortran else "C")
         else:
             raise TypeError(f"a state of {draft.function}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        value.encode()  # pickletools lets pass what is not UTF-8
+    return bytes(value) if isinstance(value, bytearray) else value
 
 
 def _function(module: str, name: str) -> _Draft:
@@ -206,55 +186,34 @@ def _array(raw: Any, dtype: _Draft, shape: Any, order: str) -> NDArray[Any] | No
     return found.astype(found.dtype.newbyteorder("="), copy=False).reshape(shape, order="F" if order == "F" else "C")
 
 
-def _long(raw: bytes) -> int:
-    return int.from_bytes(raw, "little", signed=True)
-
-
-_CONSTANTS: Mapping[int, Callable[[], Any]] = {
-    ord("}"): dict,
-    ord("]"): list,
-    ord(")"): tuple,
-    ord("("): lambda: _MARK,
-    ord("N"): lambda: None,
-    0x88: lambda: True,
-    0x89: lambda: False,
+_CONSTANTS: Mapping[str, Callable[[], Any]] = {
+    "EMPTY_DICT": dict,
+    "EMPTY_LIST": list,
+    "EMPTY_TUPLE": tuple,
+    "MARK": lambda: _MARK,
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
 }
-_NUMBERS = {
-    ord("J"): struct.Struct("<i"),
-    ord("K"): struct.Struct("<B"),
-    ord("M"): struct.Struct("<H"),
-    ord("G"): struct.Struct(">d"),
-}
-_BYTE, _FOUR, _EIGHT = struct.Struct("<B"), struct.Struct("<I"), struct.Struct("<Q")
-# Values after their length: texts, bytes and long integers.
-_COUNTED: Mapping[int, tuple[struct.Struct, Callable[[bytes], Any]]] = {
-    ord("X"): (_FOUR, bytes.decode),
-    0x8C: (_BYTE, bytes.decode),
-    0x8D: (_EIGHT, bytes.decode),
-    ord("B"): (_FOUR, bytes),
-    ord("C"): (_BYTE, bytes),
-    0x8E: (_EIGHT, bytes),
-    0x96: (_EIGHT, bytes),
-    0x8A: (_BYTE, _long),
-}
-_OPERATIONS: Mapping[int, Callable[[_Machine], None]] = {
-    0x80: _Machine.protocol,
-    0x95: _Machine.frame,
-    0x94: _Machine.memoize,
-    ord("q"): _Machine.put,
-    ord("r"): _Machine.long_put,
-    ord("h"): _Machine.get,
-    ord("j"): _Machine.long_get,
-    ord("t"): _Machine.tuple,
-    0x85: lambda machine: machine.tuple_of(1),
-    0x86: lambda machine: machine.tuple_of(2),
-    0x87: lambda machine: machine.tuple_of(3),
-    ord("a"): _Machine.append,
-    ord("e"): _Machine.appends,
-    ord("s"): _Machine.set_item,
-    ord("u"): _Machine.set_items,
-    ord("c"): _Machine.global_name,
-    0x93: _Machine.stack_global,
-    ord("R"): _Machine.reduce,
-    ord("b"): _Machine.build,
+# Opcodes that have their value as argument.
+_VALUES = re.compile(r"BININT[12]?|BINFLOAT|LONG1|(SHORT_)?BINUNICODE8?|(SHORT_)?BINBYTES8?|BYTEARRAY8")
+_OPERATIONS: Mapping[str, Callable[[_Machine, Any], None]] = {
+    "PROTO": _Machine.protocol,
+    "MEMOIZE": _Machine.memoize,
+    "BINPUT": _Machine.put,
+    "LONG_BINPUT": _Machine.put,
+    "BINGET": _Machine.get,
+    "LONG_BINGET": _Machine.get,
+    "TUPLE": _Machine.tuple,
+    "TUPLE1": lambda machine, _: machine.tuple_of(1),
+    "TUPLE2": lambda machine, _: machine.tuple_of(2),
+    "TUPLE3": lambda machine, _: machine.tuple_of(3),
+    "APPEND": _Machine.append,
+    "APPENDS": _Machine.appends,
+    "SETITEM": _Machine.set_item,
+    "SETITEMS": _Machine.set_items,
+    "GLOBAL": _Machine.global_name,
+    "STACK_GLOBAL": _Machine.stack_global,
+    "REDUCE": _Machine.reduce,
+    "BUILD": _Machine.build,
 }

@@ -76,7 +76,6 @@ def common_losses(
     *,
     final: bool = False,
     unrecorded: bool = True,
-    truncation: bool = False,
     episodes: bool = False,
     starts: bool = True,
 ) -> list[str]:
@@ -85,7 +84,6 @@ def common_losses(
     Args:
         final: whether the format has no place for final observations.
         unrecorded: whether it has none for that one was not recorded.
-        truncation: whether it has none for truncations.
         episodes: whether it has none for the numbers of episodes.
         starts: whether it has none for where in its episode a trajectory starts.
     """
@@ -94,13 +92,18 @@ def common_losses(
         losses.append(f"the final observation of {_of(recorded, len(table))}")
     if unrecorded and not final and (missing := int((~table.final_recorded).sum())):
         losses.append(f"that the final observation of {_of(missing, len(table))} was not recorded: it is zeros")
-    if truncation and (truncated := int(table.truncated.sum())):
-        losses.append(f"that {_of(truncated, len(table))} were truncated")
     if episodes and table.episode.tolist() != list(range(len(table))):
         losses.append("the source's episode numbers")
     if starts and (late := int((~table.from_reset).sum())):
         losses.append(f"that {_of(late, len(table))} start in the middle of an episode")
     return losses
+
+
+def unflagged_ends(experience: Experience) -> list[str]:
+    """Return the loss of a format in which what did not terminate was truncated."""
+    table = experience.trajectories
+    count = int((~table.terminated & ~table.truncated).sum())
+    return [f"that {_of(count, len(table))} end without being truncated"] if count else []
 
 
 def has_finals(experience: Experience) -> bool:

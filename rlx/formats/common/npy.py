@@ -1,6 +1,7 @@
 """Arrays in the ``.npy`` format: headers, which are matched and never evaluated, and gzipped files read as streams."""
 
 import gzip
+import io
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -27,6 +28,14 @@ MAX_RATIO = 1032
 _PIECE_BYTES = 256 * 1024
 # 64 million actions: a file of Dopamine has one million.
 _MAX_SMALL_BYTES = 2**28
+
+
+def header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """Return the beginning of a file with an array of little-endian numbers, or texts."""
+    file = io.BytesIO()
+    described = {"descr": np.dtype(dtype).newbyteorder("<").str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, described)
+    return file.getvalue()
 
 
 class MalformedNpyError(ValueError):

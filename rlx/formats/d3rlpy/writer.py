@@ -19,6 +19,7 @@ from rlx.formats.common.exporter import (
     only_action,
     renamed,
     rounded_rewards,
+    unflagged_ends,
     without_finals,
 )
 from rlx.formats.common.hdf5.episodes import extra_columns, without_room
@@ -57,8 +58,7 @@ class D3rlpyExporter:
                 f"the outcome of the last step of {cut:,} of {len(table):,} trajectories, which did not terminate: "
                 "it makes no transition of those steps"
             )
-        if seams := int((~table.terminated & ~table.truncated).sum()):
-            losses.append(f"that {seams:,} of {len(table):,} trajectories end without being truncated")
+        losses += unflagged_ends(experience)
         losses += rounded_rewards(schema)
         names = observation_fields(schema)
         losses += renamed([*(names if len(names) == 1 else []), action])

@@ -61,18 +61,14 @@ class D4RLExporter:
         }
         with created(path) as output:
             output.sign(provenance(experience, self.losses(experience)))
-            fields = {column: schema[name] for column, name in columns.items()}
-            rows = {column: output.rows(column, steps, field.shape, field.dtype) for column, field in fields.items()}
-            extras = {
-                extra: output.rows(extra.path, steps, schema[extra.name].shape, schema[extra.name].dtype)
-                for extra in _extras(schema)
-            }
+            rows = {column: output.field(column, steps, schema[name]) for column, name in columns.items()}
+            extras = [(extra, output.field(extra.path, steps, schema[extra.name])) for extra in _extras(schema)]
             for name in TABLE_COLUMNS:
                 output.file.create_dataset(TABLE + name, data=experience.trajectories.columns()[name])
             for piece in pieces(experience.blocks(), schema):
                 for column, name in columns.items():
                     rows[column].append(piece.next(name) if column == NEXT else piece.rows(name))
-                for extra, column_rows in extras.items():
+                for extra, column_rows in extras:
                     column_rows.append(extra.rows(piece))
                 progress.advance("steps", piece.steps)
 

@@ -2,7 +2,6 @@
 Replay Dataset, so that programs for that dataset read them.
 """
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from rlx.formats.common.exporter import (
     rounded_rewards,
     without_finals,
 )
+from rlx.formats.common.npy import header
 from rlx.formats.common.provenance import FILE_NAME, save_provenance
 from rlx.formats.dopamine import (
     ACTION,
@@ -244,10 +244,7 @@ class RingLog:
 
     def _header(self, name: str) -> bytes:
         dtype, shape = self._columns[name]
-        file = io.BytesIO()
-        described = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (self._capacity, *shape)}
-        np.lib.format.write_array_header_1_0(file, described)
-        return file.getvalue()
+        return header(str(np.dtype(dtype)), (self._capacity, *shape))
 
     def _row_bytes(self, name: str) -> int:
         dtype, shape = self._columns[name]

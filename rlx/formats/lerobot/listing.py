@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError
 from rlx.files.disk import check_readable, parse_object
@@ -186,21 +187,22 @@ def _name(info: Mapping[str, Any], key: str, default: str, **values: int | str) 
 
 def whole_numbers(path: Path, name: str, column: Any) -> list[int]:
     """Return the numbers of a column; raises CorruptShardError if it has others than whole ones."""
-    try:
-        rows = to_rows(column, ())
-    except ValueError as exc:
-        raise CorruptShardError(f"{path}: {name}: {exc}") from exc
+    rows = _rows(path, name, column)
     if rows.dtype.kind not in "iu":
         raise CorruptShardError(f"{path}: {name}: expected whole numbers, found {rows.dtype}")
     numbers: list[int] = rows.tolist()
     return numbers
 
 
-def _times(path: Path, name: str, column: Any) -> list[float]:
+def _rows(path: Path, name: str, column: Any) -> NDArray[Any]:
     try:
-        rows = to_rows(column, ())
+        return to_rows(column, ())
     except ValueError as exc:
         raise CorruptShardError(f"{path}: {name}: {exc}") from exc
+
+
+def _times(path: Path, name: str, column: Any) -> list[float]:
+    rows = _rows(path, name, column)
     times: list[float] = rows.tolist() if rows.dtype.kind in "iuf" else []
     if bad := [time for time in times if not isfinite(time) or time < 0]:
         raise CorruptShardError(f"{path}: {name}: expected seconds from the start of a video, found {bad[0]}")

@@ -2,7 +2,6 @@
 array per column: ``numpy.load(file)["next/reward"]``.
 """
 
-import io
 import json
 import shutil
 import tempfile
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import ExportError
 from rlx.formats.common.exporter import Columns, Experience, Piece, gathered, pieces, without_nul
+from rlx.formats.common.npy import header
 from rlx.formats.common.provenance import provenance
 from rlx.formats.common.rows.ted_fields import ted_paths
 from rlx.formats.npz.archive import FINAL, GROUP, SUFFIX, TABLE
@@ -116,13 +116,6 @@ class _Array:
         """Bytes of its values."""
         return Field(self.dtype, self.shape[1:], Role.STEP).row_bytes * self.shape[0]
 
-    def header(self) -> bytes:
-        """Return the header of the array file."""
-        file = io.BytesIO()
-        descr = np.dtype(self.dtype).newbyteorder("<").str
-        np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": self.shape})
-        return file.getvalue()
-
 
 def _arrays(experience: Experience) -> dict[str, _Array]:
     schema, table = experience.schema, experience.trajectories
@@ -153,7 +146,7 @@ def _table(experience: Experience) -> Iterator[tuple[str, NDArray[np.generic]]]:
 def _member(archive: zipfile.ZipFile, name: str, array: _Array) -> Iterator[IO[bytes]]:
     # Named by a text, a member gets a time that is always the same.
     with archive.open(name + SUFFIX, "w", force_zip64=True) as member:
-        member.write(array.header())
+        member.write(header(array.dtype, array.shape))
         yield member
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import ExportError
-from rlx.formats.common.exporter import Experience, Piece, check_values, common_losses, left_out, pieces
+from rlx.formats.common.exporter import Experience, Piece, check_values, common_losses, left_out, pieces, unflagged_ends
 from rlx.formats.common.provenance import KEY, provenance
 from rlx.formats.common.tf_example import INT64_LIST, ExampleSpool, ExampleTooLongError
 from rlx.formats.rlds.layout import (
@@ -54,9 +54,7 @@ class RLDSExporter:
         """Return which final observations were recorded, which ends were no truncations, pictures as they were."""
         schema, table = experience.schema, experience.trajectories
         check_values(self.title, schema)
-        losses = common_losses(experience, starts=False)
-        if seams := int((~table.terminated & ~table.truncated).sum()):
-            losses.append(f"that {seams:,} of {len(table):,} trajectories end without being truncated")
+        losses = common_losses(experience, starts=False) + unflagged_ends(experience)
         if both := int((table.terminated & table.truncated).sum()):
             losses.append(f"that {both:,} of {len(table):,} trajectories were truncated as they terminated")
         written = written_fields(schema)

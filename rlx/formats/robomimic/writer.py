@@ -93,10 +93,7 @@ class _Demo:
             group.attrs[name] = table[name][number]
         columns = {ACTIONS: _action(schema), REWARDS: "reward"}
         self._extras = [
-            (
-                extra,
-                output.rows(f"{group.name}/{extra.path}", steps, schema[extra.name].shape, schema[extra.name].dtype),
-            )
+            (extra, output.field(f"{group.name}/{extra.path}", steps, schema[extra.name]))
             for extra in extra_columns(schema, _TAKEN)
         ]
         self._columns = [

@@ -15,7 +15,7 @@ from rlx.errors import ExportError
 from rlx.formats.common.exporter import Experience, Piece, pieces
 from rlx.formats.common.provenance import KEY
 from rlx.progress import Progress
-from rlx.schema import TEXT
+from rlx.schema import TEXT, Field
 
 _CHUNK_BYTES = 2**16
 # Smaller rows gain little, and every reader is fastest where nothing is compressed.
@@ -34,6 +34,10 @@ class Hdf5Output:
     def sign(self, said: Mapping[str, Any]) -> None:
         """Say whose data these are in an attribute of the file: readers pass over those that they do not know."""
         self.file.attrs[KEY] = json.dumps(said, sort_keys=True)
+
+    def field(self, name: str, count: int, field: Field) -> "Rows":
+        """Return a dataset of ``count`` rows of a field; see ``rows``."""
+        return self.rows(name, count, field.shape, field.dtype)
 
     def rows(self, name: str, count: int, shape: Sequence[int], dtype: DTypeLike, *, growing: bool = False) -> "Rows":
         """Return a dataset of ``count`` rows, to be filled from the first to the last.
