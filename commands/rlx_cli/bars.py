@@ -1,7 +1,6 @@
 """Progress bars on a terminal: one per unit with a known total, its rate, and the remaining time."""
 
 import threading
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -41,9 +40,7 @@ class Bars:
         self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
     def expect(self, unit: str, amount: int) -> None:

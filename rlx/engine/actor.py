@@ -146,9 +146,7 @@ class ProcessActors(Generic[P]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         close_all(self._actors, at_once=kind is not None)
 
 

@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 import cloudpickle
@@ -272,9 +272,7 @@ class InlineActors:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for actor in self._actors:
             actor.close()
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from queue import Empty, SimpleQueue
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Self, TypeVar
 
 import cloudpickle
@@ -134,11 +134,9 @@ class RayActors(ProcessActors[RayActor[Any, Any]]):
         self._ray = self._stack.enter_context(self._cluster)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         with self._stack:
-            super().__exit__(kind, error, trace)
+            super().__exit__(kind)
 
 
 class _Host:

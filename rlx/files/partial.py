@@ -8,7 +8,6 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 
 from rlx.errors import CorruptShardError
@@ -34,9 +33,7 @@ class Partial:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

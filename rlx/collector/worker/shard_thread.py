@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from queue import Empty, Full, Queue
-from types import TracebackType
 from typing import Self
 
 from rlx.block import Block
@@ -64,9 +63,7 @@ class ShardThread:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # Ctrl-C may have come as the thread began: it runs then, and its shard is unknown.
         self._is_left = True
         if self._shard is not None:
