@@ -36,6 +36,7 @@ def compile_kernel(target: Path) -> bool:
                 "-s",
                 "-fno-asynchronous-unwind-tables",
                 "-shared",
+                "-nostartfiles",
                 "-fPIC",
                 "-o",
                 partial,

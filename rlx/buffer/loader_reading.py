@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 
+from rlx.buffer.ahead import planned
 from rlx.buffer.epoch_order import EpochOrder, SliceElements
 from rlx.buffer.prefetch import Task
 from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.storage.dataset import DatasetStorage, as_storage
 from rlx.buffer.storage.step_schema import leaves_of
-from rlx.buffer.transform.batches import FrameStack
 from rlx.buffer.transform.compose import pick_steps, reader
 from rlx.errors import OptionError, SchemaMismatchError
 from rlx.store.dataset import Dataset
@@ -104,14 +104,10 @@ class Part:
 
     def plan(self, elements: Rows, epoch: int) -> PlannedBatches | None:
         """Return batches of elements [batches, n]; None where they are read one by one."""
-        stack = self._around[0] if len(self._around) == 1 else None
         if self._buffer is not None or not isinstance(self.storage, DatasetStorage):
             return None
-        if self._around and not (isinstance(stack, FrameStack) and stack.is_plain):
-            return None
         rows = self._rows(elements.reshape(-1), epoch)
-        rows = rows.reshape(*elements.shape, *rows.shape[1:])
-        return self.storage.plan(rows) if stack is None else self.storage.plan(rows, stack.keys, stack.k)
+        return planned(self.storage, self._around, rows.reshape(*elements.shape, *rows.shape[1:]))
 
     def read(self, elements: Rows, epoch: int) -> TensorDictBase:
         """Return steps [n], or slices [n, slice_len]."""

@@ -129,12 +129,14 @@ class Draw:
         rows: [n] rows.
         info: entries of the sampler for them, by TED key, each [n, ...].
         describes_steps: whether it means the steps that were stored there, as slices do, and not the rows alone.
+        read: reads the batch, where it was planned together with others.
     """
 
     rows: Rows
     info: Mapping[Any, NDArray[Any]]
     ends_epoch: bool = False
     describes_steps: bool = False
+    read: Callable[[], TensorDictBase] | None = None
 
 
 class Task:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict, overload
 
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from tensordict import NestedKey, TensorDictBase, is_tensorclass
 
+from rlx.buffer.ahead import DrawsAhead
 from rlx.buffer.batch import TENSORDICT, Form, as_steps, form_of, in_tensordict, rows_of, write_info
 from rlx.buffer.checkpoint import Hook, check_part, load, save
 from rlx.buffer.prefetch import Draw, Prefetcher, ReadWriteLock
@@ -133,6 +135,7 @@ class ReplayBuffer(Preprocessing):
 
     def _arrive(self) -> None:
         self._sampler_lock = threading.Lock()
+        self._ahead = DrawsAhead()
         self._prefetcher = self._new_prefetcher()
         on_fork(self, ReplayBuffer._renew_lock)
 
@@ -348,11 +351,16 @@ class ReplayBuffer(Preprocessing):
         with self._sampler_lock:
             if self._left and self._batch_size in (None, size):
                 return self._left.popleft()
+            around, _ = split(self._transform.transforms)
+            if (draw := self._ahead.take(self._sampler, self._storage, around, size)) is not None:
+                return draw
             rows, info = self._sampler.sample(self._storage, size)
             says_of_steps = self._sampler.draws_slices or any(isinstance(key, tuple) for key in info)
             return Draw(rows, info, self._sampler.ran_out, says_of_steps)
 
     def _gather(self, draw: Draw) -> TensorDictBase:
+        if draw.read is not None:
+            return draw.read()
         around, _ = split(self._transform.transforms)
         steps = reader(self._storage, around, self._index).read(draw.rows) if around else self._storage.get(draw.rows)
         write_info(steps, self._marks(draw))
@@ -459,12 +467,13 @@ class ReplayBuffer(Preprocessing):
 
     def _discard(self) -> None:
         self._left.clear()
+        self._ahead.discard()
         if self._prefetcher is not None:
             self._prefetcher.discard()
 
     def _pending(self) -> list[Draw]:
         ahead = [] if self._prefetcher is None else self._prefetcher.pending()
-        return [*ahead, *self._left]
+        return [replace(draw, read=None) for draw in (*ahead, *self._left)]
 
     # ---- at rest
 
@@ -614,7 +623,11 @@ class ReplayBuffer(Preprocessing):
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock.read(), self._sampler_lock:
-            state = {key: value for key, value in self.__dict__.items() if key not in ("_prefetcher", "_sampler_lock")}
+            state = {
+                key: value
+                for key, value in self.__dict__.items()
+                if key not in ("_prefetcher", "_ahead", "_sampler_lock")
+            }
             return {**state, "_left": deque(self._pending())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

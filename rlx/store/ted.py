@@ -13,7 +13,7 @@ from rlx.errors import SchemaMismatchError
 from rlx.schema import SCALAR_COLUMNS, Role, Schema
 from rlx.store.array import Rows
 from rlx.store.codec import MIN_ROW_BYTES
-from rlx.store.step_reader import StepReader
+from rlx.store.step_reader import Places, StepReader
 
 if TYPE_CHECKING:
     from tensordict import NonTensorStack, TensorDict
@@ -182,31 +182,38 @@ class PlannedBatches:
     Args:
         schema: of a step; without texts.
         steps: [batches, *shape] the steps.
+        marks: values to add, or to join with flags under ``next``, by path, each [steps, ...].
     """
 
     def __init__(
-        self, reader: StepReader, schema: Schema, steps: NDArray[np.int64], stacks: Mapping[str, int] | None = None
+        self,
+        reader: StepReader,
+        schema: Schema,
+        steps: NDArray[np.int64],
+        stacks: Mapping[str, int] | None = None,
+        marks: Mapping[Path, Rows] | None = None,
     ) -> None:
         self._check_lengths = reader.check_lengths
         self._shape = torch.Size(steps.shape[1:])
-        self._places = reader.locate(steps.reshape(-1))
+        places = reader.locate(steps.reshape(-1))
         stacked = stacks or {}
         large = [name for name, field in schema.fields.items() if field.row_bytes >= MIN_ROW_BYTES or name in stacked]
-        self._read = [reader.planned(name, self._places, len(steps), stacked.get(name, 0)) for name in large]
-        small = self._small(reader, schema, [name for name in schema.fields if name not in large])
+        self._read = [reader.planned(name, places, len(steps), stacked.get(name, 0)) for name in large]
+        rows = reader.read_all(places, names=[name for name in schema.fields if name not in large])
+        small = self._small(schema, places, rows, marks or {})
         self._leaves = list(zip(*small.values(), strict=True))
-        numbers = {
-            path: i for i, path in enumerate([*small, *(path for name in large for path in _paths_of(schema, name))])
-        }
+        read = [path for name in large for path in _paths_of(schema, name)]
+        numbers = {path: i for i, path in enumerate([*small, *read])}
         self._tree: Tree = {}
-        for path in _paths(schema):
+        for path in [*_paths(schema), *(path for path in small if path in (marks or {}))]:
             put(self._tree, path, numbers[path])
 
-    def _small(self, reader: StepReader, schema: Schema, names: Sequence[str]) -> dict[Path, Sequence[torch.Tensor]]:
+    def _small(
+        self, schema: Schema, places: Places, read: Mapping[str, Sequence[Rows | None]], marks: Mapping[Path, Rows]
+    ) -> dict[Path, Sequence[torch.Tensor]]:
         """Return the leaves of all batches but the large ones: by path, one of each batch."""
-        places = self._places
         found: dict[Path, torch.Tensor] = {}
-        for name, rows in reader.read_all(places, names=names).items():
+        for name, rows in read.items():
             for path, values in zip(_paths_of(schema, name), rows, strict=False):
                 assert values is not None
                 found[path] = torch.from_numpy(values[:, None] if name in SCALAR_COLUMNS else values)
@@ -215,6 +222,9 @@ class PlannedBatches:
         found["collector", "traj_ids"] = torch.from_numpy(places.trajectory)
         never = torch.zeros((len(FLAGS), len(places.steps), 1), dtype=torch.bool)
         found |= {(flag,): flags for flag, flags in zip(FLAGS, never.unbind(), strict=True)}
+        for path, values in marks.items():
+            mark, stored = torch.from_numpy(np.ascontiguousarray(values)), found.get(path)
+            found[path] = mark if stored is None or path[0] != "next" else stored | mark.reshape(stored.shape)
         # Copies: whoever changes or keeps a batch does not change or keep the others.
         copied: Any = torch.unbind_copy  # its types lack the result
         return {path: copied(leaf.view(-1, *self._shape, *leaf.shape[1:])) for path, leaf in found.items()}

@@ -124,6 +124,10 @@ class Draws:
         self.number += 1
         return stream(self.seed, self.shard.index, 0, self.number - 1)
 
+    def peek(self, count: int) -> list[np.random.Generator]:
+        """Return the random numbers of the next batches, which remain the next ones."""
+        return [stream(self.seed, self.shard.index, 0, self.number + i) for i in range(count)]
+
     def state_dict(self) -> dict[str, int]:
         """Return the state that ``load_state_dict`` takes."""
         return {"seed": self.seed, "number": self.number, "shard": self.shard.index, "shards": self.shard.count}

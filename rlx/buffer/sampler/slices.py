@@ -123,13 +123,35 @@ class SliceSampler(SeededSampler):
         starts, at_most = self._draw(index, slices, slice_len)
         return self.slicing.cut(storage, index, starts, slice_len, at_most)
 
+    @property
+    def position(self) -> tuple[Any, ...]:
+        """All that the next batch depends on, its number last."""
+        return self.slicing, self.weighting, *super().position
+
+    def upcoming(self, storage: Storage, batch_size: int, count: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]] | None:
+        """Return what the next calls of ``sample`` will: rows [count, n], and marks, each [count * n, ...].
+
+        None if batches may differ in size.
+        """
+        if not self.slicing.is_plain:
+            return None
+        slices, slice_len = self.slicing.shape(batch_size)
+        index = self.index(storage)
+        starts = [self._drawn(index, rng, slices, slice_len)[0] for rng in self._draws.peek(count)]
+        rows, info = self.slicing.cut(storage, index, np.concatenate(starts), slice_len)
+        return rows.reshape(count, -1), info
+
     def index(self, storage: Storage) -> TrajectoryIndex:
         """Return the index of a storage's trajectories by the keys of the slices."""
         return self.slicing.index(storage)
 
     def _draw(self, index: TrajectoryIndex, slices: int, slice_len: int | None) -> tuple[Rows, Rows | None]:
         """Return [slices] starts, and how many steps each slice has at most."""
-        rng = self._draws.next()
+        return self._drawn(index, self._draws.next(), slices, slice_len)
+
+    def _drawn(
+        self, index: TrajectoryIndex, rng: np.random.Generator, slices: int, slice_len: int | None
+    ) -> tuple[Rows, Rows | None]:
         starts = np.empty(0, np.int64)
         by_trajectory = self.weighting == "trajectory" or self.slicing.whole_trajectories or self.slicing.start_at_reset
         if slice_len is not None and not by_trajectory and not self.slicing.span[0]:

@@ -47,6 +47,11 @@ class Slicing:
         if (self.num_slices or self.slice_len or 0) < 1:
             raise ValueError(f"expected a number of at least 1, found {self.num_slices or self.slice_len}")
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether all slices have the requested length."""
+        return self.strict_length and not (self.pad_output or self.whole_trajectories or any(self.span))
+
     def shape(self, batch_size: int) -> tuple[int, int | None]:
         """Return the number of slices of a batch and their length; None for whole trajectories."""
         if self.num_slices is None:

@@ -56,6 +56,16 @@ class SeededSampler(SavedState, Sampler):
     def emptied(self) -> None:
         """Update the sampler after the storage was emptied."""
 
+    @property
+    def position(self) -> tuple[Any, ...]:
+        """All that the next batch depends on, its number last."""
+        self._draws.enter_worker()
+        return self._draws.seed, self._draws.shard, self._draws.number
+
+    def skip(self) -> None:
+        """Go on as after ``sample``."""
+        self._draws.number += 1
+
     def shard(self, index: int, count: int) -> Self:
         """Return a copy for worker ``index`` of ``count``: without replacement, no two of them draw the same.
 
@@ -92,6 +102,11 @@ class RandomSampler(SeededSampler):
         """
         steps = stored_steps(storage, batch_size)
         return storage.row_at(self._draws.next().integers(steps, size=batch_size)), {}
+
+    def upcoming(self, storage: Storage, batch_size: int, count: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
+        """Return what the next calls of ``sample`` will: rows [count, n], and an empty dict."""
+        drawn = [rng.integers(len(storage), size=batch_size) for rng in self._draws.peek(count)]
+        return storage.row_at(np.stack(drawn)), {}
 
 
 class Epoch:

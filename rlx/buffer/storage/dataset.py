@@ -107,7 +107,9 @@ class DatasetStorage(Storage):
             return None
         return read_ted(self.dataset.steps, self.dataset.schema, rows, dict.fromkeys(names, k))
 
-    def plan(self, rows: Rows, keys: Keys = (), k: int = 1) -> PlannedBatches | None:
+    def plan(
+        self, rows: Rows, keys: Keys = (), k: int = 1, marks: Mapping[Any, Column] | None = None
+    ) -> PlannedBatches | None:
         """Return batches of the steps at these rows [batches, *shape], located at once; observations may be stacked.
 
         None if this would not help (remote steps, or texts), or a key is not an observation.
@@ -116,6 +118,7 @@ class DatasetStorage(Storage):
             rows: [batches, *shape] rows.
             keys: the observations to be stacked.
             k: observations per stack.
+            marks: values to add, by TED key, as ``write_info`` does; each [steps, ...].
 
         Raises:
             IndexError: no such row.
@@ -126,7 +129,8 @@ class DatasetStorage(Storage):
         if not {*names} <= {*schema.names(Role.OBSERVATION)}:
             return None
         _check(rows.reshape(-1), self.max_size)
-        return PlannedBatches(self.dataset.steps, schema, rows, dict.fromkeys(names, k))
+        added = {as_path(key): values for key, values in (marks or {}).items()}
+        return PlannedBatches(self.dataset.steps, schema, rows, dict.fromkeys(names, k), added)
 
     def get_flags(self, rows: Rows, keys: Keys) -> dict[NestedKey, NDArray[np.bool_]]:
         """Return [n, 1] those of these flags that every step has, by key; "done" and its parts come from the table."""

@@ -1,0 +1,112 @@
+"""Batches that are drawn and located many at once are those that are drawn one by one."""
+
+import pickle
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import rlx
+from rlx.buffer import FrameStack, RandomSampler, ReplayBuffer, SliceSampler, TensorDictReplayBuffer
+from rlx.store.dataset import Dataset
+from tests.factories import LARGE, make_block, write_dataset
+from tests.kernels import HOW, reading
+
+
+class OneByOne(SliceSampler):
+    """Sampler whose draws are not made ahead, because it may do anything."""
+
+
+class OneAtATime(RandomSampler):
+    """The same of single steps."""
+
+
+KINDS: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
+    "random": (RandomSampler, OneAtATime, {}),
+    "slices": (SliceSampler, OneByOne, {"num_slices": 3}),
+    "by trajectory": (SliceSampler, OneByOne, {"slice_len": 2, "weighting": "trajectory"}),
+    "at reset": (SliceSampler, OneByOne, {"slice_len": 2, "start_at_reset": True, "truncated_key": None}),
+    "shorter": (SliceSampler, OneByOne, {"slice_len": 6, "strict_length": False}),
+    "span": (SliceSampler, OneByOne, {"slice_len": 3, "span": True}),
+    "padded": (SliceSampler, OneByOne, {"slice_len": 6, "strict_length": False, "pad_output": True}),
+}
+
+
+@pytest.fixture(scope="module", params=HOW)
+def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dataset]:
+    blocks = [[make_block([3, 5, 9], first_episode=3 * shard, schema=LARGE)] for shard in range(2)]
+    with reading(request.param):
+        yield write_dataset(tmp_path_factory.mktemp("data") / "data", blocks, schema=LARGE)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Compare batches with all their keys, in order, or dicts."""
+    keys = [*one.keys(True, True)] if hasattr(one, "batch_size") else [*one]
+    assert keys == ([*other.keys(True, True)] if hasattr(other, "batch_size") else [*other])
+    for key in keys:
+        assert one[key].dtype == other[key].dtype
+        assert torch.equal(one[key], other[key])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("make", [ReplayBuffer, TensorDictReplayBuffer])
+@pytest.mark.parametrize("stack", [None, 3])
+def test_batches_are_those_drawn_one_by_one(
+    dataset: Dataset, kind: str, make: Callable[..., ReplayBuffer], stack: int | None
+) -> None:
+    ahead, alone, how = KINDS[kind]
+    transform = None if stack is None else FrameStack(stack)
+    found, expected = (
+        make(storage=dataset, sampler=cls(seed=1, **how), batch_size=6, transform=transform) for cls in (ahead, alone)
+    )
+    prefetched = make(storage=dataset, sampler=ahead(seed=1, **how), batch_size=6, transform=transform, prefetch=2)
+    for number in range(20):
+        batch, info = expected.sample(return_info=True)
+        for buffer in (found, prefetched):
+            mine, mine_info = buffer.sample(return_info=True)
+            assert_same(mine, batch)
+            assert_same(mine_info, info)
+        assert found.sampler.state_dict() == expected.sampler.state_dict()
+        if number == 9:
+            found.load_state_dict(found.state_dict())
+        if number == 12:
+            prefetched = pickle.loads(pickle.dumps(prefetched))
+    prefetched.shutdown()
+
+
+def test_changes_between_batches(dataset: Dataset) -> None:
+    buffers = [ReplayBuffer(storage=dataset, sampler=cls(seed=1)) for cls in (RandomSampler, OneAtATime)]
+
+    def compare() -> None:
+        for size in (4, 4, 4, 5, 5):
+            assert_same(*(buffer.sample(size) for buffer in buffers))
+
+    compare()
+    for buffer in buffers:
+        buffer.append_transform(FrameStack(2))
+    compare()
+    for buffer in buffers:
+        buffer.sampler.load_state_dict(RandomSampler(seed=7).state_dict())
+    compare()
+    for buffer, cls in zip(buffers, (SliceSampler, OneByOne), strict=True):
+        buffer.set_sampler(cls(slice_len=1, seed=2))
+    compare()
+    for buffer in buffers:
+        buffer.sampler.weighting = "trajectory"  # type: ignore[attr-defined]
+    compare()
+    for buffer in buffers:
+        buffer.set_storage(rlx.open(dataset.path).filter("length > 3"))
+    compare()
+
+
+def test_batches_share_no_memory(dataset: Dataset, tmp_path: Path) -> None:
+    buffer = ReplayBuffer(storage=dataset, sampler=SliceSampler(slice_len=2, seed=0), batch_size=4)
+    batches = [buffer.sample() for _ in range(20)]
+    for one, other in pairwise(batches):
+        for key in one.keys(True, True):
+            assert one[key].untyped_storage().data_ptr() != other[key].untyped_storage().data_ptr()
+    torch.save(batches[5]["index"], tmp_path / "index")
+    assert (tmp_path / "index").stat().st_size < 4_000
