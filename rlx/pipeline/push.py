@@ -94,11 +94,7 @@ def plan_push(dataset: str | os.PathLike[str], url: str, *, overwrite: bool = Fa
             return "done"
         return "present" if sending.was_there(name) else "missing"
 
-    listed = listed_files(local.manifest)
-    files = [PlannedTransfer(name, record.bytes, state(name)) for name, record in listed.items()]
-    if plan.copies is not None:
-        together, names = plan.copies
-        files.append(PlannedTransfer(together, sum(listed[name].bytes for name in names), "missing"))
+    files = [PlannedTransfer(name, record.bytes, state(name)) for name, record in listed_files(local.manifest).items()]
     return TransferPlan(location.url, files, plan.unwanted)
 
 
