@@ -76,22 +76,6 @@ def spread(rows: int, count: int) -> NDArray[np.int64]:
     return np.linspace(0, max(rows - 1, 0), count).astype(np.int64)
 
 
-def reference_dictionary(parts: Sequence[Rows], count: int = REFERENCE_FRAMES) -> bytes:
-    """Return a dictionary without entropy tables: rows spread evenly over the first ``REFERENCE_ROWS`` given, in time
-    order.
-
-    Args:
-        parts: the rows from the start of a run on, in order; possibly none.
-        count: number of rows; all of them if there are fewer.
-
-    Example:
-        >>> reference_dictionary([np.array([[7], [8]], np.uint8), np.array([[9]], np.uint8)])
-        b'\\x07\\x08\\t'
-    """
-    rows = min(REFERENCE_ROWS, sum(map(len, parts)))
-    return _raw(b"".join(_picked(parts, spread(rows, min(count, rows)))))
-
-
 def trained_dictionary(parts: Sequence[Rows], row_bytes: int, level: int) -> bytes:
     """Return a dictionary for the rows of a run: some of its first rows, after entropy tables made from others.
 

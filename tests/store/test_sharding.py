@@ -23,10 +23,8 @@ from rlx.store import sharding
 from rlx.store.chunk_codec import ZstdChunks, chunk_codec
 from rlx.store.codec import Codec
 from rlx.store.dictionary import (
-    REFERENCE_ROWS,
     dictionary_metadata,
     parse_dictionary,
-    reference_dictionary,
     trained_dictionary,
 )
 from rlx.store.sharding import ShardFileReader, ShardFileWriter
@@ -149,15 +147,20 @@ def test_frames_compress_against_the_others_of_their_run(tmp_path: Path) -> None
     assert (tmp_path / "together").stat().st_size * 10 < (tmp_path / "alone").stat().st_size
 
 
+def raw_dictionary(rows: NDArray[Any]) -> bytes:
+    """Return 64 of the rows, evenly spaced: a dictionary without entropy tables."""
+    return rows[np.linspace(0, len(rows) - 1, 64).astype(np.int64)].tobytes()
+
+
 @pytest.mark.parametrize("kind", ["raw", "full"])
 def test_dictionary_in_metadata(kind: str) -> None:
     if kind == "raw":
-        dictionary = reference_dictionary([frames(100)])
+        dictionary = raw_dictionary(frames(100))
         assert len(dictionary) == 64 * FIELD.row_bytes
     else:
         pytest.importorskip("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
         dictionary = trained_dictionary([frames(100)], FIELD.row_bytes, 6)
-        assert dictionary.endswith(reference_dictionary([frames(100)]))
+        assert dictionary.endswith(raw_dictionary(frames(100)))
         assert dictionary.startswith(FULL)
     metadata = json.loads(json.dumps(dictionary_metadata(6, dictionary)))
     assert metadata["name"] == "rlx.zstd_dict"
@@ -192,7 +195,7 @@ def test_entropy_tables_make_frames_smaller() -> None:
     rows = frames(300)
     later = rows[200:].reshape(100, -1).view(np.uint8)
     sizes = {}
-    for dictionary in (reference_dictionary([rows[:200]]), trained_dictionary([rows[:200]], FIELD.row_bytes, 6)):
+    for dictionary in (raw_dictionary(rows[:200]), trained_dictionary([rows[:200]], FIELD.row_bytes, 6)):
         codec = ZstdChunks(FIELD.row_bytes, 6, dictionary)
         encoded = codec.encode(later)
         plain = zstandard.ZstdDecompressor(dict_data=zstandard.ZstdCompressionDict(dictionary))
@@ -290,7 +293,4 @@ def test_codecs_that_there_are_not(text: str) -> None:
 def test_a_dictionary_does_not_depend_on_how_its_rows_are_cut(lengths: list[int]) -> None:
     rows = np.arange(2 * sum(lengths), dtype=np.uint16).reshape(-1, 2)
     parts = np.split(rows, np.cumsum(lengths[:-1])) if lengths else []
-    first = rows[:REFERENCE_ROWS]
-    spread = np.linspace(0, max(len(first) - 1, 0), min(64, len(first))).astype(np.int64)
-    assert reference_dictionary(parts) == first[spread].tobytes()
     assert trained_dictionary(parts, 4, 6) == trained_dictionary([rows], 4, 6)

@@ -180,10 +180,9 @@ def place(found: h5py.Dataset) -> str:
     return f"{found.file.filename}: {found.name}"
 
 
-def is_numbers(found: h5py.Dataset, rows: int | None = None) -> bool:
-    """Return whether a dataset has rows of numbers that a schema can name, ``rows`` of them."""
-    named = found.dtype.kind in "biuf" and found.dtype.itemsize <= 8 and found.ndim > 0
-    return named and rows in (None, len(found))
+def is_numbers(found: h5py.Dataset) -> bool:
+    """Return whether a dataset has rows of numbers that a schema can name."""
+    return bool(found.dtype.kind in "biuf" and found.dtype.itemsize <= 8 and found.ndim > 0)
 
 
 def read_finite(source: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
