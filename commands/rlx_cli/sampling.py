@@ -168,7 +168,7 @@ def _frames(output: Output, batch: "TensorDictBase") -> "Table | None":
     """Return the first observations as images, if they are images and the terminal shows colours."""
     from rich.table import Table
 
-    from rlx.formats.common.exporter import columns_of
+    from rlx.formats.common.batches import columns_of
     from rlx.viewer.pictures import pictures
 
     if not output.stdout.is_terminal or output.stdout.color_system not in ("truecolor", "256"):

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from rlx.api.arguments import BatchFormat, StrPath, check_choice, check_exclusive, check_number
 from rlx.errors import OptionError
-from rlx.formats.common.exporter import Columns, DirectoryExporter, columns_of
+from rlx.formats.common.batches import Columns, DirectoryExporter, columns_of, export
 from rlx.formats.registry import format_of, formats
-from rlx.formats.writing import export
 from rlx.pipeline.report import bytes_at
 from rlx.pipeline.sampling import Sampling, check_file, draw
 from rlx.store.dataset import Dataset

@@ -19,7 +19,8 @@ from rlx.errors import UnknownFormatError
 from rlx.wording import did_you_mean
 
 if TYPE_CHECKING:
-    from rlx.formats.common.exporter import DatasetExporter, DirectoryExporter, Exporter
+    from rlx.formats.common.batches import DirectoryExporter, Exporter
+    from rlx.formats.common.exporter import DatasetExporter
     from rlx.formats.common.provenance import LocalRun
 
 # Options of formats of tables: names of columns that are not TED paths; see ``rlx.formats.common.rows.table``.

@@ -6,13 +6,10 @@ Remote files are fetched in the order of the shards, a few ahead of the conversi
 import logging
 import re
 import shutil
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 from typing import Any
 
 from rlx.engine.engines import job_count
@@ -20,27 +17,24 @@ from rlx.errors import DatasetExistsError, RlxError, SourceError, SourceNotFound
 from rlx.files.checksum import FetchedFile, FileStat
 from rlx.files.directory import Directory
 from rlx.files.disk import check_room
-from rlx.files.mirrors import Mirrors
 from rlx.files.opening import open_source
-from rlx.files.retry import Cancel
 from rlx.formats.common.source import Source
 from rlx.formats.finding import find_run
 from rlx.formats.rl_unplugged.reader import ORDER
 from rlx.home import home
-from rlx.manifest import FileRecord, Manifest
+from rlx.manifest import Manifest
 from rlx.pipeline.catalog import RemoteRun, find_remote
 from rlx.pipeline.convert import convert, warn
 from rlx.pipeline.hosted import Hosted, located
-from rlx.pipeline.ingest import Arrived, Ingest, LocalFiles, noted_origins
+from rlx.pipeline.ingest import Ingest, LocalFiles, noted_origins
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, check_apart, manifest_at
 from rlx.pipeline.sources import Base, Place, configured_bases, opened
+from rlx.pipeline.transfers import TRANSFERS, Fetching
 from rlx.progress import Progress, Silent
 from rlx.store.dataset_writer import SOURCE_FILES, Claim, claimed
 
 logger = logging.getLogger(__name__)
-# Enough to keep a fast link busy over files of a gigabyte; more only splits it.
-TRANSFERS = 4
 _RUN = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)/([0-9]+)")
 _STEPS_PER_SHARD = 1_000_000
 
@@ -314,125 +308,3 @@ def parse_run(run: str) -> tuple[str, int]:
     if matched is None:
         raise SourceNotFoundError(f"run {run!r}: expected GAME/NUMBER, such as Pong/5", hint="rlx list --remote")
     return matched[1], int(matched[2])
-
-
-class Fetching:
-    """Transfer of the files of shards below a directory; a file that several shards need is fetched once.
-
-    Args:
-        present: files that were fetched already, and stay, by name.
-        ahead: shards that may be here, or on their way, and not yet converted: what bounds the disk that is used.
-        keep: whether files stay when no shard needs them any more.
-    """
-
-    def __init__(
-        self,
-        base: Mirrors,
-        source: Source,
-        directory: Path,
-        progress: Progress,
-        *,
-        present: Mapping[str, FetchedFile] = MappingProxyType({}),
-        ahead: int,
-        keep: bool,
-    ) -> None:
-        self._base = base
-        self._source = source
-        self._directory = directory
-        self._progress = progress
-        self._present = present
-        self._keep = keep
-        self._cancel = Cancel()
-        self._room = threading.Semaphore(ahead)
-        self._lock = threading.Lock()
-        self._fetched: dict[str, Future[FetchedFile]] = {}
-        self._needed_by: dict[str, set[int]] = {}
-        self._transfers = ThreadPoolExecutor(TRANSFERS, thread_name_prefix="transfer")
-        self._feeder: threading.Thread | None = None
-
-    def start(self, shards: Sequence[int], arrived: Arrived) -> None:
-        """Fetch in own threads, in order, at most ``ahead`` shards at once."""
-        for shard in shards:
-            for name in self._source.files(shard):
-                self._needed_by.setdefault(name, set()).add(shard)
-        self._feeder = threading.Thread(target=self._feed, args=(shards, arrived), name="transfers")
-        self._feeder.start()
-
-    def _feed(self, shards: Sequence[int], arrived: Arrived) -> None:
-        for shard in shards:
-            self._room.acquire()
-            if self._cancel.is_set():
-                return
-            self._transfers.submit(self._bring, shard, arrived)
-
-    def _bring(self, shard: int, arrived: Arrived) -> None:
-        try:
-            for name in self._source.files(shard):
-                self._fetch_once(name)
-        except CancelledError:
-            return
-        except Exception as exc:  # raised, or reported, by the thread that waits for shards
-            arrived(shard, exc)
-        else:
-            arrived(shard, None)
-
-    def _fetch_once(self, name: str) -> None:
-        if name in self._present:
-            return
-        with self._lock:
-            theirs = self._fetched.get(name)
-            if theirs is None:
-                mine = self._fetched[name] = Future()
-        if theirs is not None:
-            # The first thread is fetching it right now without waiting for others, so this cannot deadlock.
-            theirs.result()
-            return
-        try:
-            mine.set_result(self._base.fetch(name, self._directory, self._progress, cancel=self._cancel))
-        except BaseException as exc:
-            mine.set_exception(exc)
-            raise
-
-    def fetched(self, shard: int) -> Mapping[str, FileRecord]:
-        """Return length and checksum of the files whose bytes were looked at when they arrived."""
-        names = self._source.files(shard)
-        files = {name: self._present.get(name) or self._fetched[name].result() for name in names}
-        return {name: FileRecord(file.bytes, file.crc32c) for name, file in files.items() if file.crc32c is not None}
-
-    def origin(self, shard: int) -> list[str]:
-        """Return the bases that the files of an arrived shard came from."""
-        return list(dict.fromkeys(self._base.served(name) for name in self._source.files(shard)))
-
-    def again(self, shard: int, arrived: Arrived) -> bool:
-        """Fetch the files of a damaged shard from the next base that has them, and return whether there is one.
-
-        Files that another shard reads as well stay: which of them is damaged is unknown.
-        """
-        names = self._source.files(shard)
-        with self._lock:
-            if any(name in self._present or len(self._needed_by[name]) > 1 for name in names):
-                return False
-            others = [self._base.refuse(name) for name in names]
-            if not any(others):
-                return False
-            for name in names:
-                self._fetched.pop(name, None)
-                (self._directory / name).unlink(missing_ok=True)
-        self._transfers.submit(self._bring, shard, arrived)
-        return True
-
-    def finished(self, shard: int) -> None:
-        """Delete the files that no other shard needs, and let the next shard come."""
-        for name in self._source.files(shard):
-            self._needed_by[name].discard(shard)
-            if not self._needed_by[name] and not self._keep and name not in self._present:
-                (self._directory / name).unlink(missing_ok=True)
-        self._room.release()
-
-    def stop(self) -> None:
-        """Cancel running transfers; partial files are kept for the next time."""
-        self._cancel.set()
-        self._room.release()
-        if self._feeder is not None:
-            self._feeder.join()
-        self._transfers.shutdown(wait=True, cancel_futures=True)

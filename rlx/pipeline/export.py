@@ -5,6 +5,7 @@ An export records a fingerprint of its source and settings, by which the same co
 
 import hashlib
 import json
+import logging
 import time
 import zipfile
 from array import array
@@ -18,23 +19,25 @@ from typing import Any
 import numpy as np
 
 from rlx.block import Block
-from rlx.errors import RlxError, SourceError
+from rlx.errors import DatasetExistsError, ExportError, RlxError, SourceError
+from rlx.files.atomic import whole
+from rlx.files.disk import is_there
 from rlx.formats.common import parquet_file
-from rlx.formats.common.exporter import DatasetExporter, pieces
+from rlx.formats.common.exporter import DatasetExporter, Experience, pieces
 from rlx.formats.common.fields import not_taken
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.provenance import FILE_NAME, KEY
 from rlx.formats.common.source import Source
 from rlx.formats.registry import formats, writable
-from rlx.formats.writing import export_dataset
 from rlx.pipeline.convert import StoredDataset, open_source
 from rlx.pipeline.ingest import chosen_shards
 from rlx.pipeline.report import Counted, bytes_at, check_apart
 from rlx.pipeline.shard_task import source_file
 from rlx.progress import Progress
-from rlx.schema import Schema
+from rlx.schema import Schema, is_action
 from rlx.store.trajectories import COLUMNS, Trajectories
 
+logger = logging.getLogger(__name__)
 _FINGERPRINT = "fingerprint"
 # Files with rlx's notes, for formats that are directories; Minari and RLDS keep notes in files of their own.
 _BESIDE = (FILE_NAME, "data/metadata.json", "metadata.json")
@@ -233,3 +236,49 @@ def _provenance_within(path: Path) -> Any:
             return file_of_rows.note(KEY)
     with zipfile.ZipFile(path) as archive:
         return archive.comment
+
+
+def export_dataset(
+    experience: Experience, destination: Path, exporter: DatasetExporter, *, overwrite: bool = False, progress: Progress
+) -> list[str]:
+    """Write a dataset in another project's format; it is there when all of it is.
+
+    Losses of the format are logged as a warning before anything is written.
+
+    Args:
+        exporter: ``datasets`` of the format.
+
+    Returns:
+        what the format could not hold.
+    """
+
+    def check() -> None:
+        _check_free(destination, exporter, overwrite=overwrite)
+
+    with whole(destination, check) as partial:
+        _check_actions(experience.schema, exporter)
+        losses = list(exporter.losses(experience))
+        for loss in losses:
+            logger.warning("%s cannot hold %s", exporter.title, loss)
+        progress.expect("steps", int(experience.trajectories.length.sum()))
+        exporter.write(experience, partial, destination, progress)
+    return losses
+
+
+def _check_actions(schema: Schema, exporter: DatasetExporter) -> None:
+    if not any(map(is_action, schema)):
+        raise ExportError(
+            f"{exporter.title} holds an action per step, found only {', '.join(schema)}",
+            hint="`to` zarr keeps steps without actions",
+        )
+
+
+def _check_free(destination: Path, exporter: DatasetExporter, *, overwrite: bool) -> None:
+    if not is_there(destination) and not destination.is_symlink():
+        return
+    if not overwrite:
+        raise DatasetExistsError(f"{destination} already exists", hint="`overwrite` replaces it")
+    if not exporter.owns(destination):
+        raise DatasetExistsError(
+            f"{destination} is not of {exporter.title}; expected a new name, or one of that format to replace"
+        )

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rlx.formats.common.exporter import Columns, DirectoryExporter, Exporter
-from rlx.formats.writing import export
+from rlx.formats.common.batches import Columns, DirectoryExporter, Exporter, export
 
 Arrays = dict[str, NDArray[Any]]
 TEXTS = np.array(["", "größer", "立方体", "a b\nc", "x" * 300], object)

@@ -14,9 +14,8 @@ import torch
 import zarr
 
 from rlx.errors import DatasetExistsError, DiskFullError, MissingExtraError, SchemaMismatchError, UnknownFormatError
-from rlx.formats.common.exporter import Columns
+from rlx.formats.common.batches import Columns, export
 from rlx.formats.registry import format_of, formats, writable
-from rlx.formats.writing import export
 from tests.contracts.exporter import Arrays, ExporterContract, batch
 
 

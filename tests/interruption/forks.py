@@ -39,7 +39,7 @@ HUNG = 1000
 IMPORTED = (
     *("gymnasium", "pydantic", "rich.progress", "rich.table", "rich.text", "rich.console", "h5py", "PIL.Image", "av"),
     *("zarr", "obstore", "obstore.store", "pyarrow", "pyarrow.parquet", "rlx.viewer.files"),
-    *("rlx.checks.examination", "rlx.formats.finding", "rlx.formats.writing", "rlx.pipeline.collect"),
+    *("rlx.checks.examination", "rlx.formats.finding", "rlx.formats.common.batches", "rlx.pipeline.collect"),
     *(f"{one.folder}.reader" for one in readable().values()),
     *(f"{one.folder}.writer" for one in formats().values() if one.writes),
     *("rlx.pipeline.convert", "rlx.pipeline.download", "rlx.pipeline.export", "rlx.pipeline.assembly"),

@@ -10,7 +10,7 @@ from rlx.errors import SourceNotFoundError
 from rlx.files.mirrors import Mirrors
 from rlx.formats.dopamine.reader import DopamineLayout
 from rlx.formats.rl_unplugged.reader import RLUnpluggedLayout
-from rlx.pipeline.download import Fetching
+from rlx.pipeline.transfers import Fetching
 from rlx.progress import Silent
 from tests.gcs_server import Fault, GcsServer
 from tests.pipeline.datasets import RLU_NAMES, quick, wait_until, write_dopamine, write_rlu

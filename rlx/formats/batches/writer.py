@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.files.disk import check_case
-from rlx.formats.common.exporter import Columns, gathered, tree, with_values, without_nul
+from rlx.formats.common.batches import Columns, gathered, tree, with_values, without_nul
 from rlx.formats.common.hdf5.output import Disk
 
 if TYPE_CHECKING:

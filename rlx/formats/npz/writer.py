@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import ExportError
-from rlx.formats.common.exporter import Columns, Experience, Piece, gathered, pieces, without_nul
+from rlx.formats.common.batches import Columns, gathered, without_nul
+from rlx.formats.common.exporter import Experience, Piece, pieces
 from rlx.formats.common.npy import header
 from rlx.formats.common.provenance import provenance
 from rlx.formats.common.rows.ted_fields import ted_paths

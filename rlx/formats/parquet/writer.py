@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rlx.formats.common.exporter import Columns, Experience, check_values, with_values
+from rlx.formats.common.batches import Columns, with_values
+from rlx.formats.common.exporter import Experience, check_values
 from rlx.formats.common.parquet_file import is_parquet
 from rlx.formats.common.pictures import Arranged, as_pictures
 from rlx.formats.common.provenance import KEY, provenance

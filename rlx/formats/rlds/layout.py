@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError
-from rlx.formats.common.exporter import tree
+from rlx.formats.common.batches import tree
 from rlx.formats.common.pictures import (
     Arranged,
     MalformedPictureError,

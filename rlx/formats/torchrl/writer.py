@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from rlx.files import lock
 from rlx.files.disk import check_case
-from rlx.formats.common.exporter import Experience, Piece, common_losses, pieces, tree
+from rlx.formats.common.batches import tree
+from rlx.formats.common.exporter import Experience, Piece, common_losses, pieces
 from rlx.formats.common.provenance import save_provenance
 from rlx.formats.common.rows.ted_fields import CUT, EPISODE, FROM_RESET, TRAJECTORY, ted_paths
 from rlx.formats.torchrl.leaves import METADATA, SUFFIX, TEXT_CLASSES

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import ExportError
 from rlx.formats.dopamine.writer import DopamineExporter
-from rlx.formats.writing import export_dataset
 from rlx.pipeline.convert import open_source
-from rlx.pipeline.export import SelectedShards
+from rlx.pipeline.export import SelectedShards, export_dataset
 from rlx.progress import Silent
 from rlx.schema import Field, Role, Schema
 from tests.contracts.dataset_exporter import SAMPLES, Arrays, DatasetExporterContract, random_block
