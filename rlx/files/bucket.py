@@ -135,7 +135,8 @@ _MAX_PARTS = 9_000
 _PARTS_AT_ONCE = 4
 # Azure wants a name that is one in C#: no hyphen.
 _CRC32C = "rlxcrc32c"
-# In what obstore says: how long it took, after how many retries; and the server's word for it.
+# In what obstore says: the request; how long it took, after how many retries; and the server's word for it.
+_REQUEST = re.compile(r"^(Generic \w+ error: )+(Error performing \w+ \S+(?= in ))?")
 _TIMES = re.compile(r" in [\d.]+\S*?s(, after \d+ retries)?(?:, max_retries: .*?)? +- ")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _WHO_ASKS: Mapping[str, str] = MappingProxyType(
@@ -354,6 +355,6 @@ _obstore = ThisProcessOnly(*FORKED)
 def _message_of(exc: Exception) -> str:
     """Return the message of an obstore error, on one line without secrets, and the server's error code."""
     line = str(exc).partition("\n")[0].partition(": <?xml")[0] or type(exc).__name__
-    line = _TIMES.sub(r"\1: ", without_secrets(line)).rstrip(" :")
+    line = _TIMES.sub(r"\1: ", without_secrets(_REQUEST.sub("", line))).strip(" ,:")
     code = _CODE.search(str(exc))
     return f"{line} ({code[1]})" if code else line
