@@ -145,7 +145,7 @@ def _minari_names(search: str | None) -> list[str]:
     repos = repositories(author=_MINARI)
     with ThreadPoolExecutor(_REQUESTS) as requests:
         found = {name for some in requests.map(names, repos) for name in some}
-    return [name for name in sorted(found) if _has(name, search)]
+    return [name for name in sorted(found) if search is None or search.lower() in name.lower()]
 
 
 def _lerobot_names(search: str | None) -> list[str]:
@@ -158,10 +158,6 @@ def _hub_names(search: str | None) -> list[str]:
     from rlx.files.hub_api import repositories  # noqa: PLC0415
 
     return sorted(repositories(search=search, tag=None if search else _TASK, limit=_MOST))
-
-
-def _has(name: str, search: str | None) -> bool:
-    return search is None or search.lower() in name.lower()
 
 
 def _minari_place(name: str) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 import logging
 import shutil
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -179,7 +179,7 @@ class _Pulling:
 
     def _receive(self, jobs: int) -> None:
         left = {shard.name: set(_files(shard)) for shard in self._shards.values()}
-        with closing(self._transfers(jobs)) as transfers:
+        with closing(transfer(list(self._files), self._fetch, jobs=jobs, spared=_SPARED)) as transfers:
             for name, fetched in transfers:
                 shard = name.split("/")[1]
                 if isinstance(fetched, SourceError):
@@ -193,9 +193,6 @@ class _Pulling:
                     self._arrived.append(self._shards[shard])
                     if not self._writer.due_s:
                         self._list()
-
-    def _transfers(self, jobs: int) -> Generator[tuple[str, int | SourceError], None, None]:
-        return transfer(list(self._files), self._fetch, jobs=jobs, spared=_SPARED)
 
     def _fetch(self, name: str, cancel: Cancel) -> int:
         """Bring one file; return how many bytes had not arrived before."""

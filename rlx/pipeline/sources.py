@@ -119,7 +119,8 @@ def _bases(entries: Sequence[Any], configured: str) -> Iterator[Base]:
     for entry in entries:
         table = {"url": entry} if isinstance(entry, str) else entry
         if not isinstance(table, dict) or not isinstance(table.get("url"), str) or table.keys() - {"url", "layout"}:
-            raise OptionError(f"{configured}: expected a URL or {{url, layout}}, found {_shown(entry)}", hint=_EXAMPLE)
+            found = without_secrets(str(entry))[:100]
+            raise OptionError(f"{configured}: expected a URL or {{url, layout}}, found {found}", hint=_EXAMPLE)
         layout = table.get("layout")
         if layout is not None and layout not in LAYOUTS:
             raise OptionError(f"{configured}: unknown layout {layout!r}: expected {' or '.join(LAYOUTS)}")
@@ -127,10 +128,6 @@ def _bases(entries: Sequence[Any], configured: str) -> Iterator[Base]:
             yield from DEFAULTS
         else:
             yield Base(table["url"], layout, configured)
-
-
-def _shown(entry: object) -> str:
-    return without_secrets(str(entry))[:100]
 
 
 Place = tuple[Base, Location | RlxError]

@@ -122,7 +122,8 @@ class Expression:
                 raise self._unexpected(token.start("else"), token["else"])
             if (word := token["word"]) is not None and word not in _WORDS:
                 if word not in NAMES:
-                    raise self._error(token.start("word"), f"name {word!r} is unknown: {_nearest(word)}")
+                    near = did_you_mean(word, NAMES) or f"expected one of {', '.join(NAMES)}"
+                    raise self._error(token.start("word"), f"name {word!r} is unknown: {near}")
                 source = source[: token.start("word")] + _SAFE.get(word, word) + source[token.end() :]
             place = token.end()
         return source
@@ -207,10 +208,6 @@ def _double(number: float) -> float:
         return float(number)
     except OverflowError:
         return math.inf
-
-
-def _nearest(name: str) -> str:
-    return did_you_mean(name, NAMES) or f"expected one of {', '.join(NAMES)}"
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ class Capture:
         self._bytes = 0
         self._limit = limit
         self._spans: list[tuple[int, int, int]] = []
-        self.root = self._value(root)
+        self.root = self.value(root)
         self._check_overlap()
 
     @property
@@ -81,7 +81,8 @@ class Capture:
         """The nodes, and which of them is the root."""
         return {"root": self.root, "nodes": self.nodes}
 
-    def _value(self, value: Any) -> Any:
+    def value(self, value: Any) -> Any:
+        """Return a value as the state has it: itself, or a reference to its node."""
         kind = type(value)
         if value is None or kind in (bool, float, str) or (kind is int and -_WORD <= value < _WORD):
             return value
@@ -123,7 +124,7 @@ class Capture:
         found = []
         for number, value in enumerate(values):
             with self._at(f"[{number}]"):
-                found.append(self._value(value))
+                found.append(self.value(value))
         return found
 
     def _sequence(self, value: Any) -> dict[str, Any]:
@@ -139,11 +140,8 @@ class Capture:
         items = []
         for key, part in value.items():
             with self._at(f"[{key!r}]"):
-                items.append((self._value(key), self._value(part)))
+                items.append((self.value(key), self.value(part)))
         return {"kind": type(value).__name__, "items": items}
-
-    def _int(self, value: int) -> dict[str, Any]:
-        return {"kind": "int", "hex": hex(value)}
 
     def _bytes_node(self, value: Any) -> dict[str, Any]:
         return self._array_node(type(value).__name__, np.frombuffer(bytes(value), np.uint8))
@@ -168,24 +166,6 @@ class Capture:
         raw = torch.from_numpy(np.frombuffer(bytearray(value.tobytes()), np.uint8)) if value.nbytes else torch.empty(0)
         return {"kind": kind, "dtype": value.dtype.str, "shape": list(value.shape), "raw": raw}
 
-    def _generator(self, value: np.random.Generator) -> dict[str, Any]:
-        return {"kind": "generator", "bits": self._value(value.bit_generator)}
-
-    def _bit_generator(self, value: Any) -> dict[str, Any]:
-        return {"kind": "bits", "name": type(value).__name__, "state": self._value(value.state)}
-
-    def _random_state(self, value: np.random.RandomState) -> dict[str, Any]:
-        return {"kind": "random_state", "state": self._value(value.get_state(legacy=False))}
-
-    def _random(self, value: random.Random) -> dict[str, Any]:
-        return {"kind": "random", "state": self._value(value.getstate())}
-
-    def _tensor(self, value: Any) -> dict[str, Any]:
-        return {"kind": "tensor", "tensor": value.detach().cpu().clone()}
-
-    def _torch_generator(self, value: Any) -> dict[str, Any]:
-        return {"kind": "torch_generator", "device": str(value.device), "tensor": value.get_state()}
-
     def _constant(self, value: Any) -> dict[str, Any]:
         described = name_of_constant(value)
         self.constants[described] = value
@@ -197,15 +177,15 @@ class Capture:
         cells = []
         for name, cell in zip(value.__code__.co_freevars, value.__closure__, strict=True):
             with self._at(f"<{name}>"):
-                cells.append(self._value(cell.cell_contents))
+                cells.append(self.value(cell.cell_contents))
         return {"kind": "closure", "name": name_of_class(value), "cells": cells}
 
     def _method(self, value: MethodType) -> dict[str, Any]:
-        return {"kind": "method", "of": self._value(value.__self__), "name": value.__func__.__name__}
+        return {"kind": "method", "of": self.value(value.__self__), "name": value.__func__.__name__}
 
     def _ale(self, value: Any) -> dict[str, Any]:
         raw = value.cloneState(include_rng=True).__getstate__()
-        return {"kind": "ale", "raw": self._value(bytes(raw))}
+        return {"kind": "ale", "raw": self.value(bytes(raw))}
 
     def mujoco_model(self, value: Any) -> dict[str, Any]:
         """Return a digest: a model does not change, but it may have been changed before."""
@@ -223,7 +203,7 @@ class Capture:
         mujoco.mj_getState(value.model, value, integration, spec)
         # Positions of bodies, for example, are a step older, so they do not follow from the state.
         derived = {name: array.copy() for name, array in mujoco_arrays(value).items()}
-        return {"kind": "mujoco", "integration": self._value(integration), "derived": self._value(derived)}
+        return {"kind": "mujoco", "integration": self.value(integration), "derived": self.value(derived)}
 
     def _space(self, value: Space[Any], kind: type) -> dict[str, Any]:
         return {"kind": "space", "class": name_of_class(kind), "attributes": self._attributes(space_parts(value))}
@@ -243,7 +223,7 @@ class Capture:
         values = {}
         for name in sorted(found):
             with self._at(f".{name}"):
-                values[name] = self._value(found[name])
+                values[name] = self.value(found[name])
         return values
 
     def _check_overlap(self) -> None:
@@ -277,20 +257,30 @@ _READERS: dict[type, _Reader] = {
     dict: Capture._dict,
     OrderedDict: Capture._dict,
     deque: Capture._deque,
-    int: Capture._int,
+    int: lambda _, value: {"kind": "int", "hex": hex(value)},
     bytes: Capture._bytes_node,
     bytearray: Capture._bytes_node,
     np.ndarray: Capture._array,
-    np.random.Generator: Capture._generator,
-    np.random.RandomState: Capture._random_state,
-    random.Random: Capture._random,
+    np.random.Generator: lambda self, value: {"kind": "generator", "bits": self.value(value.bit_generator)},
+    np.random.RandomState: lambda self, value: {
+        "kind": "random_state",
+        "state": self.value(value.get_state(legacy=False)),
+    },
+    random.Random: lambda self, value: {"kind": "random", "state": self.value(value.getstate())},
     FunctionType: Capture._function,
     MethodType: Capture._method,
-    **{getattr(np.random, name): Capture._bit_generator for name in BIT_GENERATORS},
+    **dict.fromkeys(
+        (getattr(np.random, name) for name in BIT_GENERATORS),
+        lambda self, value: {"kind": "bits", "name": type(value).__name__, "state": self.value(value.state)},
+    ),
 }
 _FOREIGN: dict[str, _Reader] = {
-    "torch.Tensor": Capture._tensor,
-    "torch._C.Generator": Capture._torch_generator,
+    "torch.Tensor": lambda _, value: {"kind": "tensor", "tensor": value.detach().cpu().clone()},
+    "torch._C.Generator": lambda _, value: {
+        "kind": "torch_generator",
+        "device": str(value.device),
+        "tensor": value.get_state(),
+    },
     "ale_py._ale_py.ALEInterface": Capture._ale,
     "mujoco._structs.MjModel": Capture.mujoco_model,
     "mujoco._structs.MjData": Capture._mujoco,

@@ -88,7 +88,7 @@ class ShardThread:
         head: list[Block] = []
         if self._format.coded() and not self._format.dictionaries:
             head = _first_rows(blocks)
-            self._format = _trained(self._format, head)
+            self._format = replace(self._format, dictionaries=train_dictionaries(head, self._format))
         return write_shard(self._directory(name), name, self._format, chain(head, blocks))
 
     def _taken(self) -> Iterator[Block]:
@@ -115,7 +115,3 @@ def _first_rows(blocks: Iterator[Block]) -> list[Block]:
         if rows >= REFERENCE_ROWS:
             break
     return head
-
-
-def _trained(shards: ShardFormat, head: list[Block]) -> ShardFormat:
-    return replace(shards, dictionaries=train_dictionaries(head, shards))

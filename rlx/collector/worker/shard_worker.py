@@ -203,7 +203,8 @@ class ShardWorker:
 
     def _write(self, shards: ShardFormat) -> None:
         self._schema = shards.schema
-        self._shards = ShardThread(shards, self._directory)
+        config = self._config
+        self._shards = ShardThread(shards, lambda name: partial_directory(config.dataset, name, config.writer))
         self._shards.__enter__()
 
     def _collect(self, unit: WorkUnit | None, shards: ShardThread) -> UnitResult:
@@ -256,9 +257,6 @@ class ShardWorker:
     def _finish(self, shards: ShardThread) -> ShardRecord:
         self._shard_steps = 0
         return shards.finish()
-
-    def _directory(self, name: str) -> Path:
-        return partial_directory(self._config.dataset, name, self._config.writer)
 
 
 def opened(source: EnvSource, num_envs: int) -> Environment:

@@ -215,7 +215,11 @@ def open_array_record(
     if (missing := missing_field(fields)) is not None:
         raise CorruptShardError(f"{place}: {missing} is missing")
     if not isinstance(first.get(TRAJECTORY), dict):
-        notes |= {name: "unrecorded" for name in ("terminated", "truncation") if _flag_of(name) not in first}
+        notes |= {
+            note: "unrecorded"
+            for flag, note in zip(FLAGS, ("terminated", "truncation"), strict=True)
+            if flag not in first
+        }
         notes[STEPS_WITHOUT_OUTCOME] = _without_outcome(root, names, sum(counts), has_ends="terminated" in first)
     notes |= not_taken_note(extras.not_taken)
     schema = with_flags(fields, place)
@@ -302,10 +306,6 @@ def _role(name: str, noted: Mapping[str, Any]) -> Role:
         return Role(noted[name]["role"])
     except (KeyError, TypeError, ValueError):
         return _ROLES.get(name.split("/")[0], Role.STEP)
-
-
-def _flag_of(note: str) -> str:
-    return "truncated" if note == "truncation" else note
 
 
 def _without_outcome(root: Path, names: Sequence[str], records: int, *, has_ends: bool) -> int:

@@ -165,7 +165,9 @@ def space_of(field: Field, shape: tuple[int, ...]) -> Space:
     if field.is_text:
         return {"type": "Text"} | {key: said[key] for key in ("min_length", "max_length", "charset") if key in said}
     if field.dtype == "bool" or (kind == "MultiBinary" and shape):
-        return {"type": "MultiBinary", "n": _counts(said.get("n"), shape)} if shape else _flag()
+        if not shape:
+            return {"type": "Discrete", "dtype": "int64", "start": 0, "n": 2}
+        return {"type": "MultiBinary", "n": _counts(said.get("n"), shape)}
     low, high = (_bound(field, said.get(key), key, shape) for key in ("low", "high"))
     return {"type": "Box", "dtype": field.dtype, "shape": list(shape), "low": low, "high": high}
 
@@ -206,10 +208,6 @@ def _counts(said: Any, shape: tuple[int, ...]) -> Any:
     if said is not None and np.atleast_1d(said).tolist() == list(shape):
         return said
     return shape[0] if len(shape) == 1 else list(shape)
-
-
-def _flag() -> Space:
-    return {"type": "Discrete", "dtype": "int64", "start": 0, "n": 2}
 
 
 def _bound(field: Field, said: Any, which: str, shape: tuple[int, ...]) -> Any:

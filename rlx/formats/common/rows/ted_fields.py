@@ -234,7 +234,8 @@ def _batch(experience: Experience, piece: Piece, index: int, pictures: Mapping[s
     columns = {path: _column(piece.rows(name), pictures.get(name)) for name, path in ted_paths(schema).items()}
     for name in schema.names(Role.OBSERVATION):
         recorded = piece.next(name)[count - 1 :] if piece.is_last and piece.final_recorded else piece.data[name][:0]
-        kind = picture_type() if name in pictures else _type(schema[name])
+        field = schema[name]
+        kind = picture_type() if name in pictures else arrow_type(field.dtype, field.shape)
         nulls = arrow.nulls(count - len(recorded), kind)
         columns[f"next/{name}"] = arrow.concat_arrays([nulls, _column(recorded, pictures.get(name))])
     constants: dict[str, int | bool] = {
@@ -254,7 +255,3 @@ def _column(rows: NDArray[np.generic], arranged: Arranged | None) -> Any:
     arrow, _ = pyarrow()
     files = arrow.array(list(encode(arranged.arrange(rows))), arrow.binary())
     return arrow.StructArray.from_arrays([files, arrow.nulls(len(rows), arrow.string())], fields=list(picture_type()))
-
-
-def _type(field: Field) -> Any:
-    return arrow_type(field.dtype, field.shape)
