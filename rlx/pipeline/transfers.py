@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlx.errors import DownloadError, SourceError
 from rlx.files.checksum import FetchedFile
@@ -15,10 +15,12 @@ from rlx.files.mirrors import Mirrors
 from rlx.files.retry import Cancel
 from rlx.formats.common.source import Source
 from rlx.manifest import FileRecord
-from rlx.pipeline.ingest import Arrived
 from rlx.pipeline.report import Report
 from rlx.progress import Progress
 from rlx.wording import command
+
+if TYPE_CHECKING:
+    from rlx.pipeline.ingest import Arrived
 
 # Transfers wait for the network and not for a core: enough to hide how long a server takes to answer.
 JOBS = 8
@@ -200,7 +202,7 @@ class Fetching:
         self._transfers = ThreadPoolExecutor(TRANSFERS, thread_name_prefix="transfer")
         self._feeder: threading.Thread | None = None
 
-    def start(self, shards: Sequence[int], arrived: Arrived) -> None:
+    def start(self, shards: Sequence[int], arrived: "Arrived") -> None:
         """Fetch in own threads, in order, at most ``ahead`` shards at once."""
         for shard in shards:
             for name in self._source.files(shard):
@@ -208,14 +210,14 @@ class Fetching:
         self._feeder = threading.Thread(target=self._feed, args=(shards, arrived), name="transfers")
         self._feeder.start()
 
-    def _feed(self, shards: Sequence[int], arrived: Arrived) -> None:
+    def _feed(self, shards: Sequence[int], arrived: "Arrived") -> None:
         for shard in shards:
             self._room.acquire()
             if self._cancel.is_set():
                 return
             self._transfers.submit(self._bring, shard, arrived)
 
-    def _bring(self, shard: int, arrived: Arrived) -> None:
+    def _bring(self, shard: int, arrived: "Arrived") -> None:
         try:
             for name in self._source.files(shard):
                 self._fetch_once(name)
@@ -253,7 +255,7 @@ class Fetching:
         """Return the bases that the files of an arrived shard came from."""
         return list(dict.fromkeys(self._base.served(name) for name in self._source.files(shard)))
 
-    def again(self, shard: int, arrived: Arrived) -> bool:
+    def again(self, shard: int, arrived: "Arrived") -> bool:
         """Fetch the files of a damaged shard from the next base that has them, and return whether there is one.
 
         Files that another shard reads as well stay: which of them is damaged is unknown.
