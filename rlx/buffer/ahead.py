@@ -13,7 +13,10 @@ from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.buffer.transform.batches import FrameStack
 from rlx.store.ted import PlannedBatches
 
-_AT_ONCE = 16
+
+def batches_at_once(size: int) -> int:
+    """Return how many batches of so many steps to plan at once: few of large ones, as small fields are read ahead."""
+    return max(1, min(32, 4096 // size))
 
 
 def planned(
@@ -71,7 +74,7 @@ class DrawsAhead:
 
 def _drawn(sampler: RandomSampler | SliceSampler, storage: Storage, around: Sequence[Any], size: int) -> list[Draw]:
     """Return the next draws; none where batches must be read one by one."""
-    found = sampler.upcoming(storage, size, _AT_ONCE)
+    found = sampler.upcoming(storage, size, batches_at_once(size))
     batches = None if found is None else planned(storage, around, *found)
     if found is None or batches is None:
         return []

@@ -13,6 +13,7 @@ import torch
 from tensordict import TensorDictBase
 from torch.utils.data import IterableDataset, get_worker_info
 
+from rlx.buffer.ahead import batches_at_once
 from rlx.buffer.epoch_order import EpochOrder, Shuffle
 from rlx.buffer.loader_reading import Copies, Part, Source, Windows, joined, made_ahead
 from rlx.buffer.protocol import Rows
@@ -20,8 +21,6 @@ from rlx.buffer.transform.compose import Compose, Transform, split
 from rlx.errors import OptionError, SamplingError
 from rlx.fork import ThisProcessOnly
 from rlx.store.ted import PlannedBatches
-
-_PLANNED = 16  # batches whose elements are chosen at once
 
 
 class Loader(IterableDataset[TensorDictBase]):
@@ -121,6 +120,7 @@ class Loader(IterableDataset[TensorDictBase]):
             max(block // length, 1),
             window_elements,
         )
+        self._at_once = batches_at_once(batch_size)
         self._drop_last, self._asked = drop_last, batches
         self._batches = self._order.batches(self._elements, batches, self.world_size, drop_last=drop_last)
         self._prefetch, self._threads = prefetch, threads
@@ -225,8 +225,9 @@ class Loader(IterableDataset[TensorDictBase]):
         guard.check()
         epoch, first = self._begin()
         numbers = range(first, self._batches)
+        position = self._position.numpy()  # of the same memory
         for number, batch in zip(numbers, self._timed(self._moved(epoch, numbers)), strict=True):
-            self._position[1] = number + 1
+            position[1] = number + 1
             yield batch
             guard.check()
 
@@ -272,7 +273,7 @@ class Loader(IterableDataset[TensorDictBase]):
         def read(number: int) -> TensorDictBase:
             if windows is not None:
                 windows.wait_for(number)
-            group, place = divmod(numbers.index(number), _PLANNED)
+            group, place = divmod(numbers.index(number), self._at_once)
             planned = plan(group)
             return self._finished(planned.read(place) if planned else self._steps(self._mine(epoch, number), epoch))
 
@@ -291,14 +292,14 @@ class Loader(IterableDataset[TensorDictBase]):
         """Return the batches of a group; None where they are read one by one."""
         if len(self._parts) > 1:
             return None
-        elements = [self._mine(epoch, number) for number in numbers[group * _PLANNED : (group + 1) * _PLANNED]]
+        elements = [self._mine(epoch, number) for number in numbers[group * self._at_once :][: self._at_once]]
         if any(len(mine) != len(elements[0]) for mine in elements):
             return None
         return self._parts[0].plan(np.stack(elements), epoch)
 
     def _mine(self, epoch: int, number: int) -> Rows:
-        first = number // _PLANNED * _PLANNED
-        begin, end = (min(n * self._elements, self._limit) for n in (first, min(first + _PLANNED, self._batches)))
+        first = number - number % self._at_once
+        begin, end = (min(n * self._elements, self._limit) for n in (first, min(first + self._at_once, self._batches)))
         planned = _planned(self._order, epoch, begin, end)
         start = number * self._elements
         size = min(self._elements, self._limit - start)

@@ -36,7 +36,7 @@ class FieldFiles:
 
     def __init__(self, field: Field, shards: int) -> None:
         self.is_direct = not field.is_text and field.row_bytes > 0
-        self._field = field
+        self._field, self._row_bytes = field, field.row_bytes
         self._dtype = field.numpy_dtype.newbyteorder("<")
         self._window = np.dtype((np.void, field.row_bytes or 1))
         self._first = np.zeros(shards, np.int64)  # place of the first row, or of its entry in the index; 0: not open
@@ -103,14 +103,14 @@ class FieldFiles:
         """
         compiled = kernel() if self._codecs else None
         if compiled is not None:
-            rows = empty_rows(run * len(local), self._field.row_bytes)
+            rows = empty_rows(run * len(local), self._row_bytes)
             compiled.read(self._table(compiled), shard, local, rows)
         else:
             shard, local = runs(shard, local, run)
             rows = (
                 self._decoded_in_python(shard, local)
                 if self._codecs
-                else rows_at(self._first[shard] + local * self._field.row_bytes, self._window)
+                else rows_at(self._first[shard] + local * self._row_bytes, self._window)
             )
         return rows.reshape(-1).view(self._dtype).reshape(-1, *self._field.shape)
 
@@ -119,7 +119,7 @@ class FieldFiles:
         if key not in self._tables:
             digested = np.array([codec.digested_for(compiled) for codec in self._codecs[: key[1]]], np.uint64)
             arrays = (self._data, self._size, self._rows, self._codec, digested.view(np.int64))
-            table = FileTable(FIRST_ADDRESS, *map(address, arrays), self._field.row_bytes)
+            table = FileTable(FIRST_ADDRESS, *map(address, arrays), self._row_bytes)
             # The table has addresses of the arrays. Of two threads that make it, both use that of the first.
             self._tables.setdefault(key, (table, arrays))
         return ctypes.addressof(self._tables[key][0])
@@ -130,7 +130,7 @@ class FieldFiles:
             chunks: ZstdChunks = self._codecs[codec[0]]
             return chunks.decode_run(self._pieces(shard, local), len(local))
         # Of merged datasets, every one has a dictionary of its own.
-        rows = np.empty((len(local), self._field.row_bytes), np.uint8)
+        rows = np.empty((len(local), self._row_bytes), np.uint8)
         for number in np.unique(codec).tolist():
             at = np.flatnonzero(codec == number)
             rows[at] = self._codecs[number].decode_run(self._pieces(shard[at], local[at]), len(at))

@@ -24,9 +24,10 @@ from rlx.store.raw_file import _libc as libc
 _STEP_BYTES = 1 << 16  # sizes are rounded up, so that batches of about the same size share memory
 _LEAST_BYTES = 1 << 17  # smaller ones are not given back to the system
 _MOST_BYTES = 1 << 23  # the most that is kept of one batch
-_MOST_KEPT = 8
+_MOST_KEPT = 16
 
-_kept: deque[NDArray[np.uint8]] = deque(maxlen=_MOST_KEPT)
+# Memory of batches, and the owner of its last use, who is gone when it may be used again.
+_blocks: deque[tuple[NDArray[np.uint8], weakref.ref[Any]]] = deque(maxlen=_MOST_KEPT)
 
 
 def empty_rows(count: int, row_bytes: int) -> NDArray[np.uint8]:
@@ -36,20 +37,23 @@ def empty_rows(count: int, row_bytes: int) -> NDArray[np.uint8]:
         return np.empty((count, row_bytes), np.uint8)
     block = _block(size)
     owner = _array_type(size).from_buffer(block.data)
-    weakref.finalize(owner, _kept.append, block).atexit = False
+    _blocks.append((block, weakref.ref(owner)))
     return np.ndarray((count, row_bytes), np.uint8, owner)
 
 
 def _block(size: int) -> NDArray[np.uint8]:
-    for _ in range(len(_kept)):
+    others, found = [], None
+    while found is None and _blocks:
         try:
-            block = _kept.pop()  # the last one is most likely in the cache
+            entry = _blocks.pop()  # the last one is most likely in the cache
         except IndexError:  # another thread took it
             break
-        if len(block) == size:
-            return block
-        _kept.appendleft(block)
-    return np.empty(size, np.uint8)
+        if len(entry[0]) == size and entry[1]() is None:
+            found = entry[0]
+        else:
+            others.append(entry)
+    _blocks.extend(reversed(others))
+    return np.empty(size, np.uint8) if found is None else found
 
 
 @lru_cache(maxsize=64)

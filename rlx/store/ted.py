@@ -131,7 +131,7 @@ def make_ted(
     put(tree, ("collector", "traj_ids"), to_leaf(trajectory))
     tree["next"] = then
     shape = torch.Size(trajectory.shape)
-    if names is None and _has_tensors_only(tree):
+    if names is None and all(rows.dtype != object for rows in (*root.values(), *after.values())):
         return unchecked(tree, shape)
     from tensordict import TensorDict  # noqa: PLC0415  (takes seconds, and the rows of workers do not need it)
 
@@ -143,10 +143,6 @@ def put(tree: Tree, path: Sequence[str], leaf: Leaf | int) -> None:
     for parent in path[:-1]:
         tree = tree.setdefault(parent, {})
     tree[path[-1]] = leaf
-
-
-def _has_tensors_only(tree: Tree) -> bool:
-    return all(_has_tensors_only(leaf) if type(leaf) is dict else type(leaf) is torch.Tensor for leaf in tree.values())
 
 
 def unchecked(tree: Tree, shape: torch.Size, values: Sequence[torch.Tensor] = ()) -> TensorDict:

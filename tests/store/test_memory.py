@@ -11,14 +11,14 @@ from rlx.store.memory import empty_rows
 
 
 def test_it_is_used_again_when_nobody_refers_to_it() -> None:
-    memory._kept.clear()
+    memory._blocks.clear()
     first = empty_rows(40, 7056)
     first[:] = 1
     place = first.__array_interface__["data"][0]
     part = torch.from_numpy(first).view(4, 10, 84, 84)[1:2]
     del first
     gc.collect()
-    assert not memory._kept
+    assert memory._blocks[-1][1]() is not None
     other = empty_rows(40, 7056)
     other[:] = 2
     assert bool((part == 1).all())
@@ -31,12 +31,12 @@ def test_it_is_used_again_when_nobody_refers_to_it() -> None:
 
 
 def test_little_is_kept() -> None:
-    memory._kept.clear()
+    memory._blocks.clear()
     rows = [empty_rows(40 + 40 * n, 7056) for n in range(20)] + [empty_rows(10, 10), empty_rows(5000, 7056)]
     del rows
     gc.collect()
-    assert len(memory._kept) == 8
-    assert sum(map(len, memory._kept)) <= 8 * 2**23
+    assert len(memory._blocks) == 16
+    assert sum(len(block) for block, _ in memory._blocks) <= 16 * 2**23
 
 
 def test_threads_get_memory_of_their_own() -> None:
