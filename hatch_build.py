@@ -32,7 +32,7 @@ def compile_kernel(target: Path) -> bool:
             [
                 *compiler,
                 "-std=c99",
-                "-O2",
+                "-Os",
                 "-s",
                 "-fno-asynchronous-unwind-tables",
                 "-shared",
