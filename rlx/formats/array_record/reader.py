@@ -36,8 +36,17 @@ from rlx.formats.array_record import (
     TRAJECTORY,
     VIDEO,
 )
-from rlx.formats.array_record.pickled import MalformedRecordError, parse
-from rlx.formats.array_record.record import Array, Record, Steps, flags_of, length_of, shown, text_rows
+from rlx.formats.array_record.record import (
+    Array,
+    MalformedRecordError,
+    Record,
+    Steps,
+    flags_of,
+    length_of,
+    parse,
+    shown,
+    text_rows,
+)
 from rlx.formats.common.fields import (
     NOT_A_ROW_PER_STEP,
     ExtraFields,

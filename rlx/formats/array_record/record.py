@@ -1,7 +1,15 @@
-"""The record of an ArrayRecord file: the arrays of some consecutive steps, compared with a schema."""
+"""Records of ArrayRecord files: pickled dicts, parsed without unpickling, and their arrays of consecutive steps.
+
+Nothing is imported or called. Of the opcodes, only those that such dicts need are known. The functions that numpy puts
+into a pickle to build an array are recognised by name, and the array is built here, after its size was compared with
+its bytes.
+"""
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pickletools import genops
 from typing import Any
 
 import numpy as np
@@ -11,6 +19,211 @@ from rlx.errors import CorruptShardError
 from rlx.formats.array_record import FINAL, FLAGS, LENGTH, TRAJECTORY, VIDEO
 from rlx.formats.common.fields import check_field
 from rlx.schema import TEXT, Schema
+
+_DTYPE = re.compile(r"[biuf][1248]")
+_MODULES = frozenset({"numpy", "numpy.core.multiarray", "numpy._core.multiarray", "numpy.core.numeric"})
+_NUMERIC = "numpy._core.numeric"
+_MAX_PROTOCOL = 5
+_MARK = object()
+_MAX_DIMENSIONS = 32
+
+
+class MalformedRecordError(ValueError):
+    """The bytes are no pickled dict of numbers, texts and arrays."""
+
+
+@dataclass(slots=True)
+class _Draft:
+    """Result of a numpy function in a pickle, once its state is known; None for arrays of non-numbers."""
+
+    function: str
+    value: Any = None
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """Return the dict that was pickled: its arrays, and its other values as they are; objects of other types are None.
+
+    Example:
+        >>> import pickle
+        >>> found = parse(pickle.dumps({"sequence_length": 2, "actions": np.arange(2, dtype=np.int8)}))
+        >>> found["sequence_length"], found["actions"]
+        (2, array([0, 1], dtype=int8))
+    """
+    try:
+        found = _Machine().run(data)
+    except (LookupError, TypeError, ValueError, AttributeError, StopIteration) as exc:
+        raise MalformedRecordError(f"expected a pickled dict of numbers, texts and arrays: {exc}") from exc
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        raise MalformedRecordError("expected a pickled dict with names as keys")
+    return {key: value.value if isinstance(value, _Draft) else value for key, value in found.items()}
+
+
+class _Machine:
+    def __init__(self) -> None:
+        self._stack: list[Any] = []
+        self._memo: dict[int, Any] = {}
+
+    def run(self, data: bytes) -> Any:
+        for opcode, argument, _ in genops(data):
+            if opcode.name in _CONSTANTS:
+                self._stack.append(_CONSTANTS[opcode.name]())
+            elif _VALUES.fullmatch(opcode.name):
+                self._stack.append(_plain(argument))
+            elif opcode.name not in ("FRAME", "STOP"):
+                _OPERATIONS[opcode.name](self, argument)
+        (found,) = self._stack
+        return found
+
+    def _popped(self) -> list[Any]:
+        start = len(self._stack) - 1 - next(n for n, value in enumerate(reversed(self._stack)) if value is _MARK)
+        values = self._stack[start + 1 :]
+        del self._stack[start:]
+        return values
+
+    def protocol(self, version: int) -> None:
+        if version > _MAX_PROTOCOL:
+            raise ValueError("a later protocol than 5")
+
+    def memoize(self, _: None) -> None:
+        self._memo[len(self._memo)] = self._stack[-1]
+
+    def put(self, place: int) -> None:
+        self._memo[place] = self._stack[-1]
+
+    def get(self, place: int) -> None:
+        self._stack.append(self._memo[place])
+
+    def tuple(self, _: None) -> None:
+        self._stack.append(tuple(self._popped()))
+
+    def tuple_of(self, count: int) -> None:
+        values = tuple(self._stack[-count:])
+        if len(values) < count:
+            raise ValueError("a tuple of too few values")
+        self._stack[-count:] = [values]
+
+    def append(self, _: None) -> None:
+        value = self._stack.pop()
+        self._container(list).append(value)
+
+    def appends(self, _: None) -> None:
+        values = self._popped()
+        self._container(list).extend(values)
+
+    def set_item(self, _: None) -> None:
+        value, key = self._stack.pop(), self._stack.pop()
+        self._container(dict)[key] = value
+
+    def set_items(self, _: None) -> None:
+        values = self._popped()
+        self._container(dict).update(zip(values[::2], values[1::2], strict=True))
+
+    def _container(self, kind: type) -> Any:
+        if not isinstance(self._stack[-1], kind):
+            raise TypeError(f"items of a {type(self._stack[-1]).__name__}")
+        return self._stack[-1]
+
+    def global_name(self, names: str) -> None:
+        self._stack.append(_function(*names.split(" ", 1)))
+
+    def stack_global(self, _: None) -> None:
+        name, module = self._stack.pop(), self._stack.pop()
+        self._stack.append(_function(module, name))
+
+    def reduce(self, _: None) -> None:
+        arguments, function = self._stack.pop(), self._stack.pop()
+        self._stack.append(_called(function, arguments))
+
+    def build(self, _: None) -> None:
+        state, draft = self._stack.pop(), self._stack[-1]
+        if draft.function == "dtype":
+            draft.value = _ordered(draft.value, state)
+        elif draft.function == "_reconstruct":
+            _, shape, dtype, is_fortran, raw = state
+            draft.value = _array(raw, dtype, shape, "F" if is_fortran else "C")
+        else:
+            raise TypeError(f"a state of {draft.function}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        value.encode()  # pickletools lets pass what is not UTF-8
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+def _function(module: str, name: str) -> _Draft:
+    known = {"ndarray", "dtype"} if module == "numpy" else {"_reconstruct", "scalar", "_frombuffer"}
+    if module not in (*_MODULES, _NUMERIC) or name not in known:
+        raise ValueError(f"an object of {module}.{name}"[:200])
+    return _Draft(f"call {name}")
+
+
+def _called(function: _Draft, arguments: Any) -> _Draft:
+    match function.function:
+        case "call dtype":
+            name = arguments[0]
+            return _Draft("dtype", np.dtype(name) if isinstance(name, str) and _DTYPE.fullmatch(name) else None)
+        case "call _reconstruct":
+            return _Draft("_reconstruct")
+        case "call scalar":
+            dtype, raw = arguments
+            found = _array(raw, dtype, (), "C")
+            return _Draft("scalar", None if found is None else found.item())
+        case "call _frombuffer":
+            raw, dtype, shape, order = arguments
+            return _Draft("_frombuffer", _array(raw, dtype, shape, order))
+    raise TypeError(f"{function.function}: not a function")
+
+
+def _ordered(dtype: np.dtype[Any] | None, state: Any) -> np.dtype[Any] | None:
+    return None if dtype is None else dtype.newbyteorder(">" if state[1] == ">" else "<")
+
+
+def _array(raw: Any, dtype: _Draft, shape: Any, order: str) -> NDArray[Any] | None:
+    """Return the array of these bytes in this machine's byte order; None where it is not of numbers."""
+    if dtype.function != "dtype" or dtype.value is None:
+        return None
+    if not all(type(size) is int and size >= 0 for size in shape) or len(shape) > _MAX_DIMENSIONS:
+        raise ValueError(f"an array of shape {shape!r:.80}")
+    expected = math.prod(shape) * dtype.value.itemsize
+    if not isinstance(raw, bytes) or len(raw) != expected:
+        raise ValueError(f"an array of {expected:,} bytes in {len(raw):,}")
+    found = np.frombuffer(raw, dtype.value)
+    return found.astype(found.dtype.newbyteorder("="), copy=False).reshape(shape, order="F" if order == "F" else "C")
+
+
+_CONSTANTS: Mapping[str, Callable[[], Any]] = {
+    "EMPTY_DICT": dict,
+    "EMPTY_LIST": list,
+    "EMPTY_TUPLE": tuple,
+    "MARK": lambda: _MARK,
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+}
+# Opcodes that have their value as argument.
+_VALUES = re.compile(r"BININT[12]?|BINFLOAT|LONG1|(SHORT_)?BINUNICODE8?|(SHORT_)?BINBYTES8?|BYTEARRAY8")
+_OPERATIONS: Mapping[str, Callable[[_Machine, Any], None]] = {
+    "PROTO": _Machine.protocol,
+    "MEMOIZE": _Machine.memoize,
+    "BINPUT": _Machine.put,
+    "LONG_BINPUT": _Machine.put,
+    "BINGET": _Machine.get,
+    "LONG_BINGET": _Machine.get,
+    "TUPLE": _Machine.tuple,
+    "TUPLE1": lambda machine, _: machine.tuple_of(1),
+    "TUPLE2": lambda machine, _: machine.tuple_of(2),
+    "TUPLE3": lambda machine, _: machine.tuple_of(3),
+    "APPEND": _Machine.append,
+    "APPENDS": _Machine.appends,
+    "SETITEM": _Machine.set_item,
+    "SETITEMS": _Machine.set_items,
+    "GLOBAL": _Machine.global_name,
+    "STACK_GLOBAL": _Machine.stack_global,
+    "REDUCE": _Machine.reduce,
+    "BUILD": _Machine.build,
+}
+
 
 _MAX_STEPS = 2**32
 Record = Mapping[str, Any]

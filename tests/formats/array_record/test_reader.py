@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from rlx.errors import CorruptShardError, SourceError
-from rlx.formats.array_record.pickled import MalformedRecordError, parse
 from rlx.formats.array_record.reader import ArrayRecords, open_array_record, recognises
+from rlx.formats.array_record.record import MalformedRecordError, parse
 from rlx.formats.finding import find_run
 from rlx.schema import Role
 from tests.array_record_files import CHUNK, pieces, read_records, write_records

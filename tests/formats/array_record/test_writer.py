@@ -10,7 +10,7 @@ from array_record.python import array_record_module as module
 
 from rlx.errors import MissingExtraError
 from rlx.formats.array_record import writer
-from rlx.formats.array_record.pickled import parse
+from rlx.formats.array_record.record import parse
 from rlx.formats.common import record_files
 from rlx.pipeline.convert import open_source
 from tests.contracts.dataset_exporter import RICH, SAMPLES, DatasetExporterContract, whole_dataset
