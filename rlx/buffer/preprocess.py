@@ -18,8 +18,7 @@ from rich.console import Console
 from rich.progress import track
 from tensordict import TensorDict, TensorDictBase
 
-from rlx.buffer.protocol import Storage
-from rlx.buffer.sampler.steps import rows_in_order
+from rlx.buffer.protocol import Storage, rows_in_order
 from rlx.buffer.storage.tensors import MappedStorage
 from rlx.engine.local import process_context
 from rlx.errors import DatasetExistsError, SchemaMismatchError

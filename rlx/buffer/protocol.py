@@ -287,3 +287,10 @@ def check_kind(name: str, part: object, kind: type) -> None:
     if missing:
         shown = ", ".join([*missing[:_MAX_MISSING], *(["..."] if len(missing) > _MAX_MISSING else [])])
         raise TypeError(f"{expected}, found {type(part).__name__} without {shown}")
+
+
+def rows_in_order(storage: Storage, ordinals: Rows, length: int) -> Rows:
+    """Return [n] rows, of the first of which it held when it held ``length`` on;
+    where the rings stand makes no difference."""
+    lane, place = np.divmod(ordinals, length // storage.lanes)
+    return lane * (storage.max_size // storage.lanes) + place

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlx.buffer.protocol import Rows, Sampler, Storage
+from rlx.buffer.protocol import Rows, Sampler, Storage, rows_in_order
 from rlx.buffer.sampler.draws import Draws, Shard, permute
 from rlx.buffer.snapshot import SavedState
 from rlx.errors import SamplingError
@@ -256,10 +256,3 @@ class SamplerWithoutReplacement(EpochSampler):
             is_over=epoch.length > stored,
         )
         return rows_in_order(storage, ordinals, length), {}
-
-
-def rows_in_order(storage: Storage, ordinals: Rows, length: int) -> Rows:
-    """Return [n] rows, of the first of which it held when it held ``length`` on;
-    where the rings stand makes no difference."""
-    lane, place = np.divmod(ordinals, length // storage.lanes)
-    return lane * (storage.max_size // storage.lanes) + place
