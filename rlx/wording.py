@@ -11,6 +11,9 @@ from itertools import pairwise
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _BARS = "▁▂▃▄▅▆▇█"
+# An absolute path in quotes and another one, or the URL of a file, and the name that each ends in.
+_QUOTED_PATH = re.compile(r"""(['"])(?:file://|~|[A-Za-z]:)?[/\\][^'"]*[/\\]([^'"/\\]+)\1""")
+_PATH = re.compile(r"""(?<![\w./\\~])(?!//)(?:file://|~|[A-Za-z]:)?(?:[/\\][^/\\\s'",;]+)*[/\\]([^/\\\s'",;]+)""")
 
 
 def size(num_bytes: float) -> str:
@@ -248,3 +251,13 @@ def harmless(exc: BaseException) -> BaseException:
     """Return an exception that may be shown as the cause of another: itself, unless it quotes secrets."""
     shown = without_secrets(str(exc))
     return exc if shown == str(exc) else QuotedError(f"{type(exc).__name__}: {shown}")
+
+
+def without_paths(text: str) -> str:
+    """Return a text for other machines: of an absolute path only the name that it ends in.
+
+    Example:
+        >>> without_paths("rlx collect --policy /home/me/agent.py:act 's3://a/b' '/my data/x'")
+        "rlx collect --policy agent.py:act 's3://a/b' 'x'"
+    """
+    return _PATH.sub(r"\1", _QUOTED_PATH.sub(r"\1\2\1", text))

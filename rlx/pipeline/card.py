@@ -18,7 +18,7 @@ from rlx.store.dataset import Dataset
 from rlx.store.foreign_types import in_words
 from rlx.store.layout import CITATION
 from rlx.store.statistics import Episodes
-from rlx.wording import number, pasteable, plural, size
+from rlx.wording import number, pasteable, plural, size, without_paths
 
 logger = logging.getLogger(__name__)
 NAME, CROISSANT, TABLE = "README.md", "croissant.json", "trajectories.csv"
@@ -193,7 +193,9 @@ class Card:
         """Return the source's notes about its steps, such as clipped rewards."""
         notes = {name: text for name, text in self.dataset.manifest.notes.items() if isinstance(text, str)}
         said = [
-            f"- {_cell(name).replace('_', ' ')}: {_cell(note)}" for name, note in notes.items() if name not in _SHOWN
+            f"- {_cell(name).replace('_', ' ')}: {_cell(without_paths(note))}"
+            for name, note in notes.items()
+            if name not in _SHOWN
         ]
         return ["## Notes", "\n".join(said)] if said else []
 
@@ -201,7 +203,7 @@ class Card:
         commands = [step["command"] for step in self.dataset.manifest.lineage if isinstance(step.get("command"), str)]
         if not commands:
             return []
-        shown = "\n".join(map(pasteable, commands))
+        shown = without_paths("\n".join(map(pasteable, commands)))
         return ["## How it was made", f"```sh\n{_plain(shown)}\n```"]
 
     def _cited(self) -> list[str]:

@@ -7,7 +7,6 @@ import hashlib
 import html
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
@@ -28,16 +27,13 @@ from rlx.viewer.drawing import SERIES, Drawing, svg
 from rlx.viewer.episode import Episode, embedded, notable, shortened
 from rlx.viewer.overview import Overview
 from rlx.viewer.pictures import picture_fields
-from rlx.wording import note_in_words, number, plural, shape, size
+from rlx.wording import note_in_words, number, plural, shape, size, without_paths
 
 MAX_FRAME_BYTES = 8 * 2**20  # of all episodes in a page, before base64 makes them a third longer
 _MAX_SHARDS = 500
 _MAX_ROWS = 2000  # of the table of episodes in a page without a server
 _HEIGHT = 180.0
 _NARROW, _WIDE = 360.0, 540.0  # of charts on a phone or three abreast, and two abreast
-# An absolute path in quotes and another one, or the URL of a file, and the name that each ends in.
-_QUOTED_PATH = re.compile(r"""(['"])(?:file://|~|[A-Za-z]:)?[/\\][^'"]*[/\\]([^'"/\\]+)\1""")
-_PATH = re.compile(r"""(?<![\w./\\~])(?!//)(?:file://|~|[A-Za-z]:)?(?:[/\\][^/\\\s'",;]+)*[/\\]([^/\\\s'",;]+)""")
 
 _SEARCH = (
     '<input id="where" aria-label="Filter" placeholder="return &gt; 10 and length &lt; 500" spellcheck="false" '
@@ -262,21 +258,11 @@ def _shards(dataset: Dataset) -> str:
 def _notes(notes: Mapping[str, Any], *, served: bool) -> str:
     if not notes:
         return ""
+    said = str if served else without_paths
     rows = "".join(
-        f"<dt>{_e(name.replace('_', ' '))}</dt><dd>{_e(_without_paths(note_in_words(note), served=served))}</dd>"
-        for name, note in notes.items()
+        f"<dt>{_e(name.replace('_', ' '))}</dt><dd>{_e(said(note_in_words(note)))}</dd>" for name, note in notes.items()
     )
     return _card("Notes", f"<dl>{rows}</dl>")
-
-
-def _without_paths(text: str, *, served: bool = False) -> str:
-    """Return a text for other machines: of an absolute path only the name that it ends in.
-
-    Example:
-        >>> _without_paths("rlx collect --policy /home/me/agent.py:act 's3://a/b' '/my data/x'")
-        "rlx collect --policy agent.py:act 's3://a/b' 'x'"
-    """
-    return text if served else _PATH.sub(r"\1", _QUOTED_PATH.sub(r"\1\2\1", text))
 
 
 def _lineage(lineage: Sequence[Mapping[str, Any]], *, served: bool) -> str:
@@ -287,8 +273,8 @@ def _lineage(lineage: Sequence[Mapping[str, Any]], *, served: bool) -> str:
         parents = [str(parent.get("id", "?")) for parent in step.get("parents") or () if isinstance(parent, Mapping)]
         of = f", of {', '.join(parents)}" if parents else ""
         made = f'<span class="muted">rlx {_e(str(step.get("rlx", "?")) + of)}</span>'
-        command = _without_paths(str(step.get("command", "")), served=served)
-        steps.append(f"<li><code>{_e(command)}</code><br>{made}</li>")
+        command = str(step.get("command", ""))
+        steps.append(f"<li><code>{_e(command if served else without_paths(command))}</code><br>{made}</li>")
     return _card("Lineage", f"<ol>{''.join(steps)}</ol>")
 
 

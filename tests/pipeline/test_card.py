@@ -101,6 +101,17 @@ def test_the_card_says_what_the_dataset_is(hub: HubServer, sample_dataset: Path)
     assert json.loads(files[CROISSANT])["license"] == "cc-by-4.0"
 
 
+def test_the_card_has_no_path_of_this_machine(hub: HubServer, tmp_path: Path) -> None:
+    path = write(tmp_path / "dataset", 1, planned=1)
+    lineage = [{"command": "rlx convert '/home/ann b/run' s3://bucket/x", "rlx": "0.1.0", "parents": []}]
+    replace(Manifest.load(path), notes={"policy": "/home/ann/agent.py:act"}, lineage=lineage).save(path)
+    rlx.push(path, URL)
+    text = hub.files("me/pong")[NAME].decode()
+    assert "/home" not in text
+    assert "- policy: agent.py:act" in text
+    assert "rlx convert 'run' s3://bucket/x" in text
+
+
 def test_nothing_is_invented(hub: HubServer, vectors: Path) -> None:
     rlx.push(vectors, URL)
     files = hub.files("me/pong")
