@@ -118,8 +118,21 @@ class StepReader:
         if n and _is_run(places):
             read = self._gather(name, shard[:1], local[:1], n + 1)
             return read[:n], read[1:]
-        read = self._gather_once(name, shard, local, 2)
-        return read[:n], read[n:]
+        return self._observed(name, shard, local)
+
+    def _observed(self, name: str, shard: Indices, local: Indices) -> tuple[Rows, Rows]:
+        n = len(local)
+        if not n or self._are_repeats_free(name):
+            read = self._gather(name, shard, local, 2)
+            return read[:n], read[n:]
+        # The last of each run of rows is followed by one outside the run.
+        ends = np.flatnonzero(np.append((local[1:] != local[:-1] + 1) | (shard[1:] != shard[:-1]), True))
+        read = self._gather(name, np.concatenate((shard, shard[ends])), np.concatenate((local, local[ends] + 1)))
+        if len(ends) == n:
+            return read[:n], read[n:]
+        position = np.arange(1, n + 1)
+        position[ends] = np.arange(n, len(read))
+        return read[:n], read.take(position, axis=0)
 
     def read_stacks(self, name: str, places: Places, k: int) -> tuple[Rows, Rows]:
         """Return [n, k, *shape] the last k observations at each step, oldest first, and the same one step later.
@@ -127,9 +140,7 @@ class StepReader:
         Where the trajectory has fewer, its first observation is repeated. Every observation is decoded once; the two
         results are views of the same rows.
         """
-        read = self._gather_once(name, *self._stacked(places, k))
-        read = read.reshape(-1, k + 1, *self._shards.schema[name].shape)
-        return read[:, :k], read[:, 1:]
+        return self._stacks(name, *self._stacked(places, k), k)
 
     def _stacked(self, places: Places, k: int) -> tuple[Indices, Indices]:
         """Return [n * (k + 1)] where the observations of stacks, and the one after each stack, are."""
@@ -144,33 +155,32 @@ class StepReader:
             places: of all batches, each with as many steps.
             k: observations per stack, as ``read_stacks`` gives them; 0: none.
         """
-        n, run = len(places.steps) // batches, 1
-        shard, local = places.shard, places.step
+        is_observed = self._shards.schema[name].role == Role.OBSERVATION
+        shard, local = places.shard, places.observation if is_observed else places.step
         if k:
             shard, local = self._stacked(places, k)
-        elif self._shards.schema[name].role == Role.OBSERVATION:
-            local, run = places.observation, 2
         shard, local = shard.reshape(batches, -1), local.reshape(batches, -1)
 
         def read(batch: int) -> tuple[Rows, ...]:
-            rows = self._gather_once(name, shard[batch], local[batch], run)
             if k:
-                rows = rows.reshape(n, k + 1, *rows.shape[1:])
-                return rows[:, :k], rows[:, 1:]
-            return (rows,) if run == 1 else (rows[:n], rows[n:])
+                return self._stacks(name, shard[batch], local[batch], k)
+            if is_observed:
+                return self._observed(name, shard[batch], local[batch])
+            return (self._gather(name, shard[batch], local[batch]),)
 
         return read
 
-    def _gather_once(self, name: str, shard: Indices, local: Indices, run: int = 1) -> Rows:
-        """Return what ``_gather`` does, every row decoded once."""
-        if self._are_repeats_free(name):
-            return self._gather(name, shard, local, run)
-        shard, local = runs(shard, local, run)
-        row = local + self._shards.first_row[shard]
-        distinct, first, position = np.unique(row, return_index=True, return_inverse=True)
-        if len(distinct) == len(row):
-            return self._gather(name, shard, local)
-        return self._gather(name, shard[first], local[first]).take(position, axis=0)
+    def _stacks(self, name: str, shard: Indices, local: Indices, k: int) -> tuple[Rows, Rows]:
+        read = None
+        if not self._are_repeats_free(name):
+            row = local + self._shards.first_row[shard]
+            _, first, position = np.unique(row, return_index=True, return_inverse=True)
+            if len(first) < len(row):
+                read = self._gather(name, shard[first], local[first]).take(position, axis=0)
+        if read is None:
+            read = self._gather(name, shard, local)
+        read = read.reshape(-1, k + 1, *read.shape[1:])
+        return read[:, :k], read[:, 1:]
 
     def _are_repeats_free(self, name: str) -> bool:
         """Return whether asking twice for a row costs no more than a copy."""

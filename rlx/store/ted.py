@@ -198,7 +198,7 @@ class PlannedBatches:
         rows = reader.read_all(places, names=[name for name in schema.fields if name not in large])
         small = self._small(schema, places, rows, marks or {})
         self._leaves = list(zip(*small.values(), strict=True))
-        read = [path for name in large for path in _paths_of(schema, name)]
+        read = [path for name in large for path in paths_of(schema, name)]
         numbers = {path: i for i, path in enumerate([*small, *read])}
         self._tree: Tree = {}
         for path in [*_paths(schema), *(path for path in small if path in (marks or {}))]:
@@ -210,7 +210,7 @@ class PlannedBatches:
         """Return the leaves of all batches but the large ones: by path, one of each batch."""
         found: dict[Path, torch.Tensor] = {}
         for name, rows in read.items():
-            for path, values in zip(_paths_of(schema, name), rows, strict=False):
+            for path, values in zip(paths_of(schema, name), rows, strict=False):
                 assert values is not None
                 found[path] = torch.from_numpy(values[:, None] if name in SCALAR_COLUMNS else values)
         found["next", "done"] = found["next", "terminated"] | found["next", "truncated"]
@@ -236,7 +236,8 @@ class PlannedBatches:
         return unchecked(self._tree, self._shape, [*self._leaves[number], *large])
 
 
-def _paths_of(schema: Schema, name: str) -> list[Path]:
+def paths_of(schema: Schema, name: str) -> list[Path]:
+    """Return the paths in TED of a field."""
     path, role = tuple(name.split("/")), schema[name].role
     if role == Role.OBSERVATION:
         return [path, ("next", *path)]
@@ -244,6 +245,6 @@ def _paths_of(schema: Schema, name: str) -> list[Path]:
 
 
 def _paths(schema: Schema) -> list[Path]:
-    paths = [path for name in schema.fields for path in _paths_of(schema, name)]
+    paths = [path for name in schema.fields for path in paths_of(schema, name)]
     root, after = ([path for path in paths if (path[0] == "next") == is_after] for is_after in (False, True))
     return [*root, ("index",), *((flag,) for flag in FLAGS), ("collector", "traj_ids"), *after, ("next", "done")]

@@ -14,16 +14,15 @@ from rlx.buffer.index.trajectory_index import first_generation
 from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex, check_kind
 from rlx.buffer.storage.step_schema import TrajectoryKeys, as_path, nested
 from rlx.errors import SchemaMismatchError
-from rlx.schema import SCALAR_COLUMNS, Field, Role
+from rlx.schema import SCALAR_COLUMNS, Role
 from rlx.store.dataset import Dataset
 from rlx.store.step_reader import Places
-from rlx.store.ted import PlannedBatches, read_ted, to_leaf
+from rlx.store.ted import FLAGS, PlannedBatches, paths_of, read_ted, to_leaf
 from rlx.store.trajectories import Trajectories
 
 Column = np.ndarray[Any, Any]
 
-_FLAGS = ("done", "terminated", "truncated")
-_ENDS = {("next", flag) for flag in _FLAGS}
+_ENDS = {("next", flag) for flag in FLAGS}
 
 
 class DatasetStorage(Storage):
@@ -51,9 +50,11 @@ class DatasetStorage(Storage):
         self.max_size = len(dataset)
         self.ndim = 1
         self._fields = {
-            path: (name, field) for name, field in dataset.schema.fields.items() for path in _paths(name, field)
+            path: (name, field)
+            for name, field in dataset.schema.fields.items()
+            for path in paths_of(dataset.schema, name)
         }
-        flags = [(flag,) for flag in _FLAGS]
+        flags = [(flag,) for flag in FLAGS]
         self._leaves: list[Path] = [*self._fields, *flags, ("next", "done"), ("collector", "traj_ids"), ("index",)]
         self._index: TrajectoryIndex | None = None
 
@@ -295,15 +296,6 @@ def _check(rows: Rows, count: int) -> None:
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < count:
         bad = rows[(rows < 0) | (rows >= count)][0]
         raise IndexError(f"row {bad} is out of range for {count:,} steps")
-
-
-def _paths(name: str, field: Field) -> list[Path]:
-    path = tuple(name.split("/"))
-    return (
-        [path, ("next", *path)]
-        if field.role == Role.OBSERVATION
-        else [path if field.role == Role.STEP else ("next", *path)]
-    )
 
 
 def _below(path: Path, key: Path) -> bool:
