@@ -100,7 +100,13 @@ class Part:
         return self.storage.row_at(elements) if self.slices is None else self.slices.rows(elements, epoch)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_ahead": None}
+        state = self.__dict__ | {"_ahead": None}
+        # A buffer pickles its storage while nobody writes it.
+        return state if self._buffer is None else state | {"storage": None, "slices": None, "_generation": -1}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.renew()
 
     def plan(self, elements: Rows, epoch: int) -> PlannedBatches | None:
         """Return batches of elements [batches, n]; None where they are read one by one."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict, overload
 
+import cloudpickle
 import numpy as np
 import torch
 from tensordict import NestedKey, TensorDictBase, is_tensorclass
@@ -57,6 +58,9 @@ class BufferOptions(BatchOptions, total=False):
     sampler: Sampler | None
     writer: Writer | None
     generator: torch.Generator | None
+
+
+_WRITTEN = ("_storage", "_sampler", "_writer")
 
 
 class ReplayBuffer(Preprocessing):
@@ -622,14 +626,14 @@ class ReplayBuffer(Preprocessing):
             self._prefetcher.shutdown()
 
     def __getstate__(self) -> dict[str, Any]:
+        left_out = ("_prefetcher", "_ahead", "_sampler_lock", "_left", *_WRITTEN)
         with self._lock.read(), self._sampler_lock:
-            state = {
-                key: value
-                for key, value in self.__dict__.items()
-                if key not in ("_prefetcher", "_ahead", "_sampler_lock")
-            }
-            return {**state, "_left": deque(self._pending())}
+            state = {key: value for key, value in self.__dict__.items() if key not in left_out}
+            # As bytes: the pickler that called this would read them after the lock is released, and multiprocessing's
+            # would move their tensors to shared memory under a thread that writes.
+            return {**state, "written": cloudpickle.dumps([getattr(self, key) for key in _WRITTEN] + [self._pending()])}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        *written, left = cloudpickle.loads(state.pop("written"))
+        self.__dict__.update(state, _left=deque(left), **dict(zip(_WRITTEN, written, strict=True)))
         self._arrive()

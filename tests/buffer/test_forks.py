@@ -1,5 +1,6 @@
 """Buffers in other processes: workers of a ``DataLoader`` and plain forks, while the parent goes on."""
 
+import itertools
 import multiprocessing
 import pickle
 import threading
@@ -7,6 +8,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from rlx.buffer import (
     CompressedStorage,
     DatasetStorage,
     LazyTensorStorage,
+    ListStorage,
     PrioritizedSampler,
     RandomSampler,
     ReplayBuffer,
@@ -109,6 +113,40 @@ def test_workers_draw_batches_of_their_own_in_every_epoch(sampler: str, prefetch
     torch.manual_seed(5)
     assert drawn(workers) == again
     buffer.shutdown()
+
+
+@pytest.mark.parametrize("storage", [LazyTensorStorage, CompressedStorage, ListStorage])
+def test_a_copy_for_another_process_while_a_thread_writes(storage: Callable[[int], Any]) -> None:
+    buffer = ReplayBuffer(storage=storage(STEPS), batch_size=STEPS, sampler=SamplerWithoutReplacement())
+    buffer.extend(steps())
+    ends = threading.Event()
+
+    def write() -> None:
+        for number in itertools.count(150):
+            if ends.is_set():
+                break
+            buffer.extend(steps(8).apply(partial(torch.full_like, fill_value=number % 50 + 150)))
+
+    with writing(write, ends):
+        copies = [bytes(ForkingPickler.dumps(buffer)) for _ in range(30)]
+        loaders = [bytes(ForkingPickler.dumps(Loader(buffer, STEPS))) for _ in range(30)]
+    assert not any(tensor.is_shared() for tensor in vars(buffer.storage).get("_tensors", {}).values()), "moved"
+    batches = [pickle.loads(copy).sample() for copy in copies] + [next(iter(pickle.loads(copy))) for copy in loaders]
+    for batch in batches:
+        assert (batch["frames"] == batch["frames"][:, :1]).all()
+        action = batch["action"]
+        assert (batch["frames"][:, 0] == torch.where(action < 150, action % 7, action)).all()
+
+
+@contextmanager
+def writing(write: Callable[[], None], ends: threading.Event) -> Iterator[None]:
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()
 
 
 def test_workers_that_live_on_draw_on(tmp_path: Path) -> None:
