@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,37 +76,6 @@ class StepTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Describe:
-    """The answer is a Description."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShareMemory:
-    """From now on steps and weights go through the memory in a file."""
-
-    path: Path
-    layout: MemoryLayout
-
-
-@dataclass(frozen=True, slots=True)
-class Detach:
-    """From now on the policy is a copy, whose weights come with tasks."""
-
-
-@dataclass(frozen=True, slots=True)
-class SaveState:
-    """Task whose result is the state of rollout, environment and generators; or, as text, what cannot be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadState:
-    """Task that restores a state of ``SaveState``; its result is None, or, as text, why it does not fit."""
-
-    state: Mapping[str, Any]
-    first_env: int
-
-
-@dataclass(frozen=True, slots=True)
 class Collect:
     """Task whose result is steps: all of them, or those outside the shared memory.
 
@@ -140,43 +110,46 @@ class StepWorker:
 
             torch.set_num_threads(config.threads)
 
-    def __call__(self, message: Describe | ShareMemory | Detach | SaveState | LoadState | Collect) -> Any:
-        """Handle the message."""
-        if isinstance(message, Describe):
-            env = self._environment
-            return Description(env.name, env.num_envs, env.is_batched, env.observation_space, env.action_space)
-        if isinstance(message, Detach):
-            self._policy = deepcopy(self._policy)
-            return None
-        if isinstance(message, ShareMemory):
-            self._memory = SharedSteps(message.layout, message.path)
-            return None
-        if isinstance(message, SaveState):
-            return self._state()
-        if isinstance(message, LoadState):
-            return self._load_state(message)
+    def __call__(self, task: Collect | Callable[[StepWorker], Any]) -> Any:
+        """Make steps, or call a method of the worker."""
+        if not isinstance(task, Collect):
+            return task(self)
         if self._memory is not None:
-            return self._collect_into(self._memory, message)
-        if message.weights is not None:
-            self._use(message.weights)
-        return self._collect(message.task)
+            return self._collect_into(self._memory, task)
+        if task.weights is not None:
+            self._use(task.weights)
+        return self._collect(task.task)
+
+    def describe(self) -> Description:
+        """Return what the environment is like."""
+        env = self._environment
+        return Description(env.name, env.num_envs, env.is_batched, env.observation_space, env.action_space)
+
+    def share(self, layout: MemoryLayout, path: Path) -> None:
+        """Send steps and receive weights through the memory in a file from now on."""
+        self._memory = SharedSteps(layout, path)
+
+    def detach(self) -> None:
+        """Copy the policy: its weights come with tasks from now on."""
+        self._policy = deepcopy(self._policy)
 
     def close(self) -> None:
         """Close the environment."""
         self._environment.close()
 
-    def _state(self) -> dict[str, Any] | str:
+    def state(self) -> dict[str, Any] | str:
+        """Return the state of rollout, environment and generators; or, as text, what cannot be read."""
         try:
             live = None if self._rollout is None else capture([self._rollout, self._random])
         except HiddenStateError as exc:
             return str(exc)
         return {"live": live, "version": self._version, "generators": generator_state()}
 
-    def _load_state(self, message: LoadState) -> str | None:
-        state = message.state
+    def load_state(self, state: Mapping[str, Any], first_env: int) -> str | None:
+        """Continue from a state of ``state``; return None, or, as text, why it does not fit."""
         if state["live"] is None:
             return None
-        self._begin(0, message.first_env, self._config.seed)
+        self._begin(0, first_env, self._config.seed)
         try:
             self._rollout, self._random = restore([self._rollout, self._random], state["live"], (Steps,))
         except HiddenStateError as exc:
@@ -321,7 +294,7 @@ class StepPool(WorkerPool[Collect]):
         for worker, actor in enumerate(self._actors):
             if self.unanswered(worker):
                 return "workers collect ahead of the learner"
-            if isinstance(one := actor.call(SaveState()).result(), str):
+            if isinstance(one := actor.call(StepWorker.state).result(), str):
                 return one
             found.append(one)
         return found
@@ -333,14 +306,15 @@ class StepPool(WorkerPool[Collect]):
         for worker, (state, first) in enumerate(zip(states, first_envs, strict=True)):
             if self.unanswered(worker):
                 return "workers collect ahead of the learner"
-            if (why := self._actors[worker].call(LoadState(state, first)).result()) is not None:
+            load = partial(StepWorker.load_state, state=state, first_env=first)
+            if (why := self._actors[worker].call(load).result()) is not None:
                 return str(why)
         return None
 
     def detach(self) -> None:
         """Make workers of this process continue with copies of the policy."""
         for actor in self._actors:
-            actor.call(Detach()).result()
+            actor.call(StepWorker.detach).result()
 
     def _start(self, worker: int) -> Actor[Any, Any]:
         config = self._configs[worker]
@@ -353,7 +327,7 @@ class StepPool(WorkerPool[Collect]):
             ) from exc
 
     def _prepare(self, worker: int) -> None:
-        description: Description = self._actors[worker].call(Describe()).result()
+        description: Description = self._actors[worker].call(StepWorker.describe).result()
         self._described[worker] = description
         if self._processes.shares_memory:
             with self._publishing:
@@ -376,7 +350,7 @@ class StepPool(WorkerPool[Collect]):
         memory = SharedSteps(layout)
         try:
             memory.put_weights(self._weights)
-            self._actors[worker].call(ShareMemory(memory.path, layout)).result()
+            self._actors[worker].call(partial(StepWorker.share, layout=layout, path=memory.path)).result()
         finally:
             memory.unlink()
         return memory
