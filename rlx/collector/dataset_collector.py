@@ -114,8 +114,7 @@ class DatasetCollector:
         self._next_session = 1 + max((int(shard.origin.get("session", 0)) for shard in listed.shards), default=-1)
         self._sessions: dict[int, int] = {}
         self._listed_of = Counter[int]()
-        self._first_shard = 1 + max((int(shard.name) for shard in listed.shards), default=-1)
-        self._first_episode = _next_episode(writer) if listed.steps else 0
+        self._first_shard, self._first_episode = next_numbers(writer)
         self._lineage_entry = {
             "command": command,
             "parents": [],
@@ -239,8 +238,11 @@ def _left_out(numbers: Sequence[str], others: Sequence[str]) -> str:
     return "; ".join(said)
 
 
-def _next_episode(writer: DatasetWriter) -> int:
-    return 1 + int(Dataset(writer.path, partial=True).trajectories.episode.max())
+def next_numbers(writer: DatasetWriter) -> tuple[int, int]:
+    """Return the numbers of the shard and of the episode that come after those of a dataset."""
+    listed = writer.manifest
+    shard = 1 + max((int(shard.name) for shard in listed.shards), default=-1)
+    return shard, 1 + int(Dataset(writer.path, partial=True).trajectories.episode.max()) if listed.steps else 0
 
 
 def _version(package: str) -> str | None:

@@ -19,6 +19,7 @@ from gymnasium.wrappers import Autoreset
 from numpy.typing import NDArray
 
 from rlx.block import Block
+from rlx.collector.dataset_collector import next_numbers
 from rlx.collector.environment.gym_env import environment_name
 from rlx.collector.environment.space import Space, flatten, schema_of
 from rlx.collector.environment.vector import row_of
@@ -28,7 +29,6 @@ from rlx.collector.worker.shard_thread import ShardThread
 from rlx.errors import CollectError, OptionError
 from rlx.manifest import Manifest
 from rlx.store.codec import codec_of
-from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed, open_writer
 from rlx.store.layout import shard_name
 
@@ -249,12 +249,7 @@ class Recorder:
             self._writer = open_writer(self._claim.place, described)
             self._shards = stack.enter_context(ShardThread(self._writer.format(), self._writer.partial))
             self._stack = stack.pop_all()
-        shards = self._writer.manifest.shards
-        self._next_shard = 1 + max((int(shard.name) for shard in shards), default=-1)
-        is_new = not self._writer.manifest.steps
-        self._next_episode = (
-            0 if is_new else 1 + int(Dataset(self._writer.path, partial=True).trajectories.episode.max())
-        )
+        self._next_shard, self._next_episode = next_numbers(self._writer)
         self._in_shard = 0
         self._is_open = True
         _OPEN.add(self)
