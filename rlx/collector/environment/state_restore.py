@@ -100,36 +100,27 @@ class _Restore:
         return [self._build(value, others[i] if i < len(others) else None) for i, value in enumerate(values)]
 
     def _list(self, number: int, node: Mapping[str, Any], current: Any) -> Any:
-        made: list[Any] = []
-        self._built[number] = made
-        made += self._all(node["items"], current)
-        return made
-
-    def _deque(self, number: int, node: Mapping[str, Any], current: Any) -> Any:
-        made: deque[Any] = deque(maxlen=node["maxlen"])
+        made: list[Any] | deque[Any] = deque(maxlen=node["maxlen"]) if node["kind"] == "deque" else []
         self._built[number] = made
         made.extend(self._all(node["items"], current))
         return made
+
+    _deque = _list
 
     def _tuple(self, _: int, node: Mapping[str, Any], current: Any) -> Any:
         return tuple(self._all(node["items"], current))
 
     def _set(self, _: int, node: Mapping[str, Any], __: Any) -> Any:
-        return {self._key(item) for item in node["items"]}
+        made = {self._key(item) for item in node["items"]}
+        return made if node["kind"] == "set" else frozenset(made)
 
-    def _frozenset(self, _: int, node: Mapping[str, Any], __: Any) -> Any:
-        return frozenset(self._key(item) for item in node["items"])
+    _frozenset = _set
 
     def _named(self, _: int, node: Mapping[str, Any], current: Any) -> Any:
         return self._rules.named_tuple(node["class"], self._all(node["items"], current))
 
     def _dict(self, number: int, node: Mapping[str, Any], current: Any) -> Any:
-        return self._mapped({}, number, node, current)
-
-    def _OrderedDict(self, number: int, node: Mapping[str, Any], current: Any) -> Any:
-        return self._mapped(OrderedDict(), number, node, current)
-
-    def _mapped(self, made: Any, number: int, node: Mapping[str, Any], current: Any) -> Any:
+        made: dict[Any, Any] = {} if node["kind"] == "dict" else OrderedDict()
         self._built[number] = made
         others: dict[Any, Any] = current if isinstance(current, dict) else {}
         code = {name_of_constant(key): key for key in others if is_code(key)}
@@ -138,6 +129,8 @@ class _Restore:
             at = self._key(key, code.get(str(node_of_key.get("name"))))
             made[at] = self._build(part, others.get(at))
         return made
+
+    _OrderedDict = _dict
 
     def _key(self, value: Any, current: Any = None) -> Any:
         made = self._build(value, current)
