@@ -5,6 +5,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from rlx import manifest
@@ -76,7 +77,7 @@ def locate(dataset: str | os.PathLike[str]) -> Path:
         if not path.exists():
             raise DatasetNotFoundError(
                 f"no dataset at {dataset}, nor at {below}",
-                hint=did_you_mean(dataset, dataset_ids()) or "rlx list --local",
+                hint=did_you_mean(dataset, [*dataset_ids(), *_beside(path)]) or "rlx list --local",
             )
     elif isinstance(dataset, str) and _HOSTED.match(dataset) and not path.exists():
         near = did_you_mean(dataset.replace(":", "/", 1), dataset_ids())
@@ -98,6 +99,13 @@ def dataset_ids() -> list[str]:
     except OSError as exc:
         raise file_error(exc) from exc
     return sorted(path.relative_to(home()).as_posix() for path in _datasets(home(), 0))
+
+
+def _beside(path: Path) -> Iterator[str]:
+    with suppress(OSError):
+        for found in path.parent.iterdir():
+            if (found / manifest.FILE_NAME).is_file():
+                yield str(found)
 
 
 def _datasets(directory: Path, depth: int) -> Iterator[Path]:

@@ -12,6 +12,7 @@ import pytest
 from rlx import errors
 from rlx_cli.report import InterruptedWorkError, UsageError, exit_code
 from tests.conftest import Cli
+from tests.factories import numbered_dataset
 
 PROGRAM = [sys.executable, "-c", "from rlx_cli.app import main; main()"]
 
@@ -21,6 +22,14 @@ def test_an_error_is_told_with_its_remedy(cli: Cli, home: Path) -> None:
     assert (result.code, result.out) == (5, "")
     message = f"no dataset at Pong/5, nor at {home}/Pong/5"
     assert result.err == f"error: {message}\nhint: rlx list --local\n"
+
+
+@pytest.mark.parametrize("name", ["pong", "runs/pong"])
+def test_a_mistyped_name_of_a_dataset(name: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    numbered_dataset(tmp_path / name)
+    result = cli("inspect", f"{name}g")
+    assert (result.code, result.err.splitlines()[1]) == (5, f"hint: did you mean {name}?")
 
 
 def test_json_tells_of_an_error_on_stdout_too(cli: Cli, home: Path) -> None:
