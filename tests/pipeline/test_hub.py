@@ -7,7 +7,7 @@ import pytest
 from huggingface_hub import constants
 
 import rlx
-from rlx.errors import DatasetExistsError, DatasetLockedError, OptionError, PartialError
+from rlx.errors import DatasetExistsError, DatasetLockedError, DatasetNotFoundError, OptionError, PartialError
 from rlx.files.retry import RetryPolicy
 from rlx.store.verification import verify
 from tests.hub_server import Fault, HubServer, Request
@@ -146,13 +146,14 @@ def test_an_interrupted_push_sends_what_is_missing(
     with pytest.raises((PartialError, rlx.errors.ForbiddenError)):
         rlx.push(dataset, URL)
     assert shards_at(hub) == {}
-    there = len(hub.objects)
+    there = set(hub.objects)
     assert there
     hub.faults = lambda _: None
     hub.requests.clear()
     rlx.push(dataset, URL)
     assert shards_at(hub) == files(dataset)
-    assert len([request for request in hub.requests if request.method == "PUT"]) == len(hub.objects) - there
+    put = {request.path.split("/")[2].split("?")[0] for request in hub.requests if request.method == "PUT"}
+    assert put == set(hub.objects) - there
 
 
 def test_a_path_and_a_branch(hub: HubServer, dataset: Path, tmp_path: Path) -> None:
@@ -196,6 +197,8 @@ def test_without_a_network_the_cache_is_read(hub: HubServer, dataset: Path, monk
     hub.requests.clear()
     opened = rlx.open(URL)
     assert (opened[:]["action"] == rlx.open(dataset)[:]["action"]).all()
+    with pytest.raises(DatasetNotFoundError, match=r"other/rlx.json: HF_HUB_OFFLINE is set, and the file is not in"):
+        rlx.open("hf://datasets/me/other")
     assert hub.requests == []
 
 
