@@ -16,7 +16,9 @@ from rlx.buffer.index.continuity import Leaves, Path
 from rlx.buffer.protocol import Rows
 from rlx.buffer.storage.ring import RingStorage
 from rlx.buffer.storage.step_schema import leaves_of, schema_of, signed, text_leaves
-from rlx.errors import DatasetExistsError, DiskFullError, SchemaMismatchError
+from rlx.errors import DatasetExistsError, DiskFullError, SamplingError, SchemaMismatchError
+
+_WRITES = "%writes.memmap"  # the number of steps ever written, by all processes; no key has this file
 
 
 class LazyTensorStorage(RingStorage):
@@ -111,6 +113,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         super().__init__(max_size, ndim=ndim)
         self._directory = None if scratch_dir is None else FilePath(scratch_dir)
         self._exists_ok = existsok
+        self._written = 0
 
     @property
     def scratch_dir(self) -> FilePath | None:
@@ -124,8 +127,8 @@ class LazyMemmapStorage(LazyTensorStorage):
         self._directory.mkdir(parents=True, exist_ok=True)
         if not self._exists_ok and (found := sorted(self._directory.glob("*.memmap"))):
             raise DatasetExistsError(f"{found[0]} exists", hint="give another scratch_dir, or existsok=True")
-        for path in self._schema:
-            self._file(path).unlink(missing_ok=True)
+        for file in [*map(self._file, self._schema), self._directory / _WRITES]:
+            file.unlink(missing_ok=True)
         needed, free = self._bytes(), shutil.disk_usage(self._directory).free
         if needed > free:
             raise DiskFullError(f"{self._directory} has {free:,} bytes left, expected {needed:,} for {self!r}")
@@ -140,7 +143,35 @@ class LazyMemmapStorage(LazyTensorStorage):
         assert self._directory is not None
         return self._directory / f"{names}.memmap"
 
+    def _write(self, rows: Rows, leaves: Leaves) -> None:
+        self._count(len(rows))
+        super()._write(rows, leaves)
+
+    def _append(self, rows: Rows, leaves: Leaves) -> None:
+        self._count(rows.shape[1])
+        super()._append(rows, leaves)
+
+    def _count(self, steps: int) -> None:
+        """Tell the other processes, before the steps are overwritten."""
+        if int(self._writes[0]) != self._written:
+            raise SamplingError(f"another process wrote steps to {self._directory}: expected one that writes")
+        self._written += steps
+        self._writes[0] = self._written
+
+    def _read(self, rows: Rows, paths: Sequence[Path]) -> Leaves:
+        leaves = super()._read(rows, paths)
+        if new := int(self._writes[0]) - self._written:
+            lanes, times = self._ring.locate(rows)
+            if (times < self._ring.tail[lanes] + new - self._ring.size).any():
+                raise SamplingError(
+                    f"another process has overwritten steps of {self!r} with {new:,} new ones",
+                    hint="sample in the process that writes, or use a RayReplayBuffer",
+                )
+        return leaves
+
     def _map(self) -> None:
+        assert self._directory is not None
+        self._writes = torch.from_file(str(self._directory / _WRITES), shared=True, size=1, dtype=torch.int64)
         for path, (dtype, shape) in self._schema.items():
             count = self.max_size * int(np.prod(shape, dtype=np.int64))
             mapped = torch.from_file(str(self._file(path)), shared=True, size=count, dtype=dtype)
@@ -148,7 +179,7 @@ class LazyMemmapStorage(LazyTensorStorage):
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process maps the same files; a copy of them would be as large as the room that was given.
-        return self.__dict__ | {"_tensors": {}}
+        return self.__dict__ | {"_tensors": {}, "_writes": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -16,7 +16,7 @@ from tensordict import TensorDict
 from rlx.buffer import LazyTensorStorage, ReplayBuffer, SliceSampler, TensorStorage
 from rlx.buffer.storage import tensors
 from rlx.buffer.storage.tensors import LazyMemmapStorage
-from rlx.errors import DatasetExistsError, DiskFullError, SchemaMismatchError
+from rlx.errors import DatasetExistsError, DiskFullError, SamplingError, SchemaMismatchError
 from tests.contracts.storage import numbers_of, steps
 
 
@@ -75,6 +75,29 @@ def test_what_is_pickled_is_where_the_files_are() -> None:
     assert numbers_of(copy, np.arange(4)) == [0, 1, 7, 3]
 
 
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_steps_that_another_process_overwrites(lanes: int) -> None:
+    """The other one has a ring of its own, which does not know of them."""
+    storage = LazyMemmapStorage(8 * lanes, ndim=2)
+    storage.append(numbered(lanes, time=6))
+    copy = pickle.loads(pickle.dumps(storage))
+    rows = storage.row_at(np.arange(len(storage)))
+    storage.append(numbered(lanes, time=2))
+    assert (copy.get(rows)["a"] == storage.get(rows)["a"]).all()
+    storage.append(numbered(lanes, time=1))
+    with pytest.raises(SamplingError, match=r"has overwritten steps of .* with 3 new ones"):
+        copy.get(rows)
+    kept = rows[rows % 8 > 0]
+    assert (copy.get(kept)["a"] == storage.get(kept)["a"]).all()
+    with pytest.raises(SamplingError, match="another process wrote steps to"):
+        copy.append(numbered(lanes, time=1))
+    storage.append(numbered(lanes, time=1))
+    again = pickle.loads(pickle.dumps(storage))
+    again.append(numbered(lanes, time=1))
+    with pytest.raises(SamplingError, match="with 1 new ones"):
+        storage.get(storage.row_at(np.arange(len(storage))))
+
+
 def test_files_of_an_earlier_storage(tmp_path: Path) -> None:
     LazyMemmapStorage(10, scratch_dir=tmp_path).append(steps(range(10)))
     with pytest.raises(DatasetExistsError, match="exists") as caught:
@@ -90,7 +113,7 @@ def test_files_of_an_earlier_storage(tmp_path: Path) -> None:
 def test_names_stay_in_the_directory(tmp_path: Path) -> None:
     storage = LazyMemmapStorage(4, scratch_dir=tmp_path / "scratch")
     storage.append(TensorDict({"../out": torch.arange(2), "a": {"b": torch.arange(2)}, "a-b": torch.arange(2)}, [2]))
-    assert len(list((tmp_path / "scratch").iterdir())) == 3
+    assert len(list((tmp_path / "scratch").iterdir())) == 4
     assert [path.name for path in tmp_path.iterdir()] == ["scratch"]
 
 
