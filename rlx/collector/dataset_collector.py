@@ -181,6 +181,8 @@ class DatasetCollector:
         if left := [key for key in layout.infos if f"info/{key}" not in layout.schema]:
             kept = [key for key in left if layout.infos[key]]
             logger.warning("%s", _left_out(kept, [key for key in left if key not in kept]))
+        if here.info_keys != "all" and (absent := [key for key in here.info_keys if key not in layout.infos]):
+            logger.warning("info that the first steps lack: %s; stored as NaN until it appears", ", ".join(absent))
         return self._format
 
     def shard(self, worker: int, number: int) -> str:

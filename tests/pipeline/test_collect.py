@@ -346,6 +346,11 @@ def test_infos_are_stored_and_others_are_named(tmp_path: Path, caplog: pytest.Lo
         "info that cannot be kept, being neither numbers nor texts: object"
     )
     caplog.clear()
+    collected(tmp_path / "c", talkative, steps=100, info_keys=["t", "vector", "who", "odd/t", "last", "tt"])
+    assert [record.message for record in caplog.records][1:] == [
+        "info that the first steps lack: tt; stored as NaN until it appears"
+    ]
+    caplog.clear()
     collected(tmp_path / "b", talkative, steps=100, info_keys=["t", "who", "odd/t"], workers=2)
     assert len(caplog.records) == 1
     dataset = rlx.open(tmp_path / "b")
