@@ -252,7 +252,8 @@ class Prefetcher:
         self._own_lock, self._pool = threading.Lock(), None
         self._taken.clear()
         for ticket in self._ahead:
-            ticket.task = None
+            # Planned batches have small leaves of their own, which a transform of the parent may have changed.
+            ticket.task, ticket.draw = None, replace(ticket.draw, read=None)
 
     def _read(self, draw: Draw) -> TensorDictBase:
         with self._storage_lock.read():

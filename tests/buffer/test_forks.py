@@ -316,6 +316,18 @@ def test_a_fork_goes_on_with_the_batches_that_were_drawn() -> None:
     buffer.shutdown()
 
 
+def test_a_fork_transforms_planned_batches_once(tmp_path: Path) -> None:
+    def doubled(steps: TensorDict) -> TensorDict:
+        steps["next", "reward"].mul_(2)
+        return steps
+
+    dataset = write_dataset(tmp_path / "data", [[make_block([9])]])
+    buffer = ReplayBuffer(storage=dataset, sampler=RandomSampler(seed=0), batch_size=2, prefetch=3, transform=doubled)
+    assert {float(buffer.sample()["next", "reward"].max()) for _ in range(3)} == {2}
+    buffer.shutdown()  # once all batches ahead are read
+    assert in_fork(lambda: {float(buffer.sample()["next", "reward"].max()) for _ in range(5)}) == {2}
+
+
 SHUFFLES: dict[str, dict[str, Any]] = {
     "steps": {"shuffle": True},
     "blocks": {"shuffle": "blocks", "window": 16},
