@@ -196,7 +196,7 @@ class PlannedBatches:
         large = [name for name, field in schema.fields.items() if field.row_bytes >= MIN_ROW_BYTES or name in stacked]
         self._read = [reader.planned(name, places, len(steps), stacked.get(name, 0)) for name in large]
         rows = reader.read_all(places, names=[name for name in schema.fields if name not in large])
-        small = self._small(schema, places, rows, marks or {})
+        small = self._small(schema, steps.shape, places, rows, marks or {})
         self._leaves = list(zip(*small.values(), strict=True))
         read = [path for name in large for path in paths_of(schema, name)]
         numbers = {path: i for i, path in enumerate([*small, *read])}
@@ -205,7 +205,12 @@ class PlannedBatches:
             put(self._tree, path, numbers[path])
 
     def _small(
-        self, schema: Schema, places: Places, read: Mapping[str, Sequence[Rows | None]], marks: Mapping[Path, Rows]
+        self,
+        schema: Schema,
+        shape: tuple[int, ...],
+        places: Places,
+        read: Mapping[str, Sequence[Rows | None]],
+        marks: Mapping[Path, Rows],
     ) -> dict[Path, Sequence[torch.Tensor]]:
         """Return the leaves of all batches but the large ones: by path, one of each batch."""
         found: dict[Path, torch.Tensor] = {}
@@ -223,7 +228,7 @@ class PlannedBatches:
             found[path] = mark if stored is None or path[0] != "next" else stored | mark.reshape(stored.shape)
         # Copies: whoever changes or keeps a batch does not change or keep the others.
         copied: Any = torch.unbind_copy  # its types lack the result
-        return {path: copied(leaf.view(-1, *self._shape, *leaf.shape[1:])) for path, leaf in found.items()}
+        return {path: copied(leaf.view(shape + leaf.shape[1:])) for path, leaf in found.items()}
 
     def read(self, number: int) -> TensorDict:
         """Return a batch."""

@@ -10,9 +10,19 @@ import pytest
 import torch
 
 import rlx
-from rlx.buffer import FrameStack, RandomSampler, ReplayBuffer, SliceSampler, TensorDictReplayBuffer
+from rlx.buffer import (
+    DatasetStorage,
+    FrameStack,
+    RandomSampler,
+    ReplayBuffer,
+    SliceSampler,
+    TensorDictReplayBuffer,
+    unchanged,
+)
+from rlx.errors import TransformError
+from rlx.schema import Field, Role, Schema
 from rlx.store.dataset import Dataset
-from tests.factories import LARGE, make_block, write_dataset
+from tests.factories import LARGE, SMALL, make_block, write_dataset
 from tests.kernels import HOW, reading
 
 
@@ -75,6 +85,43 @@ def test_batches_are_those_drawn_one_by_one(
         if number == 12:
             prefetched = pickle.loads(pickle.dumps(prefetched))
     prefetched.shutdown()
+
+
+ODD: dict[str, dict[str, Field]] = {
+    "of no numbers": {"nothing": Field("float32", (2, 0), Role.STEP)},
+    "of several steps": {"steps_to_next_obs": Field("int64", (1,), Role.STEP)},
+}
+
+
+@pytest.mark.parametrize("fields", ODD.values(), ids=ODD)
+@pytest.mark.parametrize("transform", [None, FrameStack(2), FrameStack(2, keys=("action",))])
+def test_odd_fields_are_read_or_refused_as_one_by_one(tmp_path: Path, fields: dict[str, Field], transform: Any) -> None:
+    schema = Schema({**SMALL.fields, **fields})
+    dataset = write_dataset(tmp_path / "data", [[make_block([3, 5], schema=schema)]], schema=schema)
+    buffers = [ReplayBuffer(storage=dataset, sampler=cls(seed=1), batch_size=4) for cls in (RandomSampler, OneAtATime)]
+
+    def outcome(buffer: ReplayBuffer) -> Any:
+        try:
+            return buffer.sample()
+        except TransformError as exc:
+            return {"error": torch.tensor(list(str(exc).encode()))}
+
+    for buffer in buffers:
+        buffer.append_transform(transform or unchanged)
+    for _ in range(4):
+        assert_same(*map(outcome, buffers))
+
+
+class NumberedStorage(DatasetStorage):
+    """Storage that adds a key to the steps of a dataset."""
+
+    def get(self, rows: Any, keys: Any = None) -> Any:
+        return super().get(rows, keys).set("number", torch.from_numpy(rows))
+
+
+def test_a_storage_that_reads_in_its_own_way(dataset: Dataset) -> None:
+    buffer = ReplayBuffer(storage=NumberedStorage(dataset), sampler=RandomSampler(seed=0), batch_size=4)
+    assert all("number" in buffer.sample() for _ in range(3))
 
 
 def test_changes_between_batches(dataset: Dataset) -> None:
