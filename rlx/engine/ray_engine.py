@@ -101,7 +101,7 @@ def _connect(ray: ModuleType, address: str | None, cpus: int | None, config: dic
     terminate = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**(quiet | where | config))
-    except (ConnectionError, RuntimeError, ray.exceptions.AuthenticationError) as exc:  # also other versions of Ray
+    except (ConnectionError, RuntimeError, ray.exceptions.RayError) as exc:  # also other versions of Ray
         hint = _NO_TOKEN if "AuthenticationError" in f"{exc!r} {exc.__cause__}" else _NO_CLUSTER
         raise EngineError(f"the Ray cluster at {address} cannot be joined: {exc}", hint=hint) from exc
     finally:
