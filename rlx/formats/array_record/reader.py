@@ -6,6 +6,7 @@ Records that rlx wrote say which piece of which trajectory they are.
 """
 
 import math
+import reprlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -119,13 +120,16 @@ class _Trajectory:
         """Take the next record; raises CorruptShardError unless it continues the trajectory, or begins one."""
         expected = (self.number, self.steps) if self.is_open else (piece.get(NUMBER), 0)
         if (piece.get(NUMBER), piece.get(START)) != expected or type(piece.get(NUMBER)) is not int:
+            number, found = map(reprlib.repr, (expected[0], piece))
             raise CorruptShardError(
-                f"{record.place}: {TRAJECTORY}: expected step {expected[1]} of trajectory {expected[0]}, found {piece}"
+                f"{record.place}: {TRAJECTORY}: expected step {expected[1]} of trajectory {number}, found {found}"
             )
         if type(piece.get(EPISODE)) is not int or not all(
             type(piece.get(name)) is bool for name in (IS_LAST, FROM_RESET, FINAL_RECORDED, CUT)
         ):
-            raise CorruptShardError(f"{record.place}: {TRAJECTORY}: expected {EPISODE} and flags, found {piece}"[:300])
+            raise CorruptShardError(
+                f"{record.place}: {TRAJECTORY}: expected {EPISODE} and flags, found {reprlib.repr(piece)}"[:300]
+            )
         self.number, self.is_open = piece[NUMBER], not piece[IS_LAST]
         self.steps = self.steps + record.count if piece[START] else record.count
 

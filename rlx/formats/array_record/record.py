@@ -7,7 +7,8 @@ its bytes.
 
 import math
 import re
-from collections.abc import Callable, Mapping
+import reprlib  # shared parts make some texts of repr endless
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pickletools import genops
 from typing import Any
@@ -112,11 +113,16 @@ class _Machine:
 
     def set_item(self, _: None) -> None:
         value, key = self._stack.pop(), self._stack.pop()
-        self._container(dict)[key] = value
+        self._set([key], [value])
 
     def set_items(self, _: None) -> None:
         values = self._popped()
-        self._container(dict).update(zip(values[::2], values[1::2], strict=True))
+        self._set(values[::2], values[1::2])
+
+    def _set(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        if not all(isinstance(key, str | bytes | int | float | None) for key in keys):
+            raise TypeError("a key of several values")  # hashing nested tuples may take for ever, or overflow the stack
+        self._container(dict).update(zip(keys, values, strict=True))
 
     def _container(self, kind: type) -> Any:
         if not isinstance(self._stack[-1], kind):
@@ -128,6 +134,8 @@ class _Machine:
 
     def stack_global(self, _: None) -> None:
         name, module = self._stack.pop(), self._stack.pop()
+        if not (isinstance(module, str) and isinstance(name, str)):
+            raise TypeError("an object without a name")
         self._stack.append(_function(module, name))
 
     def reduce(self, _: None) -> None:
@@ -184,7 +192,7 @@ def _array(raw: Any, dtype: _Draft, shape: Any, order: str) -> NDArray[Any] | No
     if dtype.function != "dtype" or dtype.value is None:
         return None
     if not all(type(size) is int and size >= 0 for size in shape) or len(shape) > _MAX_DIMENSIONS:
-        raise ValueError(f"an array of shape {shape!r:.80}")
+        raise ValueError(f"an array of shape {reprlib.repr(shape):.80}")
     expected = math.prod(shape) * dtype.value.itemsize
     if not isinstance(raw, bytes) or len(raw) != expected:
         raise ValueError(f"an array of {expected:,} bytes in {len(raw):,}")
@@ -279,7 +287,7 @@ def length_of(record: Record, place: str) -> int:
     """Return T of a record."""
     length = record.get(LENGTH)
     if type(length) is not int or not 0 < length < _MAX_STEPS:
-        raise CorruptShardError(f"{place}: {LENGTH}: expected a number of steps, found {length!r:.80}")
+        raise CorruptShardError(f"{place}: {LENGTH}: expected a number of steps, found {reprlib.repr(length):.80}")
     return length
 
 

@@ -202,6 +202,31 @@ def test_other_pickles_are_refused(value: Any) -> None:
         parse(pickle.dumps(value))
 
 
+DEEP = b")" + b"\x85" * 300_000  # a tuple in a tuple in a tuple
+SHARED = b"()\x94" + b"".join(bytes([*b"h", n, *b"h", n, 0x86, 0x94]) for n in range(60)) + b"t"  # 2**60 tuples
+UINT8 = b"cnumpy\ndtype\n\x8c\x02u1\x85R"
+
+
+@pytest.mark.parametrize("nested", [DEEP, SHARED], ids=["deep", "shared"])
+@pytest.mark.parametrize(
+    "item",
+    [
+        b"%sK\x01",
+        b"\x8c\x01a\x8c\x05numpy%s\x93",
+        b"\x8c\x01a%s\x8c\x05dtype\x93",
+        b"\x8c\x01acnumpy._core.numeric\n_frombuffer\n(C\x00" + UINT8 + b"%s\x8c\x01CtR",
+        b"\x8c\x0fsequence_length%s",
+        b"\x8c\x0fsequence_lengthK\x01\x8c\x03rlx}\x8c\ntrajectory%ss",
+    ],
+    ids=["key", "name", "module", "shape", "length", "piece"],
+)
+def test_nested_values_neither_crash_nor_hang(item: bytes, nested: bytes, tmp_path: Path) -> None:
+    record = b"\x80\x04}(" + item % nested + b"u."
+    root = write(tmp_path, [*pieces(LENGTHS), record])
+    with pytest.raises(CorruptShardError, match=r"record [1-9]: "):
+        read(open_array_record(root), 0)
+
+
 def test_a_pickle_that_is_cut_off_or_changed_is_a_dict_or_refused() -> None:
     whole = pickle.dumps({"a": np.arange(300), "b": "text", "c": 70_000, "d": b"x" * 300, "e": [1.5, None, True]})
     dice, found = random.Random(0), Counter[str]()
