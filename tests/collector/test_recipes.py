@@ -13,7 +13,19 @@ import rlx
 
 pytest.importorskip("torchrl.objectives", reason="TorchRL is not installed")
 
-from scripts.recipes import atari, cql, decision_transformer, dqn, dqn_log, ppo, ranks, recurrent_ppo, sac, world_model
+from scripts.recipes import (
+    atari,
+    cql,
+    decision_transformer,
+    dqn,
+    dqn_log,
+    ppo,
+    r2d2,
+    ranks,
+    recurrent_ppo,
+    sac,
+    world_model,
+)
 
 Main = Callable[[list[str]], float]
 _SMALL = "frames=128 length=32 random-frames=32 hidden=8 episodes=1"
@@ -22,6 +34,7 @@ _ONLINE: dict[str, tuple[Main, str]] = {
     "ppo": (ppo.main, "frames=128 lanes=2 length=32 epochs=1 episodes=1"),
     "recurrent ppo": (recurrent_ppo.main, "frames=64 lanes=4 length=8 epochs=1 episodes=1"),
     "without memory": (recurrent_ppo.main, "frames=64 lanes=4 length=8 epochs=1 episodes=1 no-memory"),
+    "r2d2": (r2d2.main, "frames=128 lanes=2 length=32 first-frames=64 updates=2 hidden=8 episodes=1 log=log"),
     "dqn": (dqn.main, f"{_SMALL} updates=2 save=demos save-steps=200 log=log"),
     "prioritized dqn": (dqn.main, f"{_SMALL} updates=2 prioritized"),
     "sac": (sac.main, "frames=48 length=4 random-frames=40 hidden=8 episodes=1 log=log"),
@@ -89,8 +102,25 @@ def test_two_ranks_end_with_equal_weights(dataset: Path) -> None:
     assert weights[0] == weights[1]
 
 
+@pytest.mark.parametrize("is_terminated", [True, False])
+def test_n_step_goals_end_where_episodes_and_slices_do(is_terminated: bool) -> None:
+    done = torch.zeros(1, 12, dtype=torch.bool)
+    done[0, [5, 11]] = True  # the end of an episode, and of the slice
+    terminated = done & is_terminated
+    terminated[0, 11] = False
+    reward, following = torch.rand(2, 1, 12)
+    expected = []
+    for start in range(12):
+        last = next(t for t in range(start, 12) if done[0, t] or t == start + r2d2.N_STEP - 1)
+        steps = torch.arange(last + 1 - start)
+        value = following[0, last] * r2d2.GAMMA ** len(steps) * ~terminated[0, last]
+        expected.append((reward[0, start : last + 1] * r2d2.GAMMA**steps).sum() + value)
+    found = r2d2.n_step_goals(reward, following, terminated, done)
+    torch.testing.assert_close(found, torch.stack(expected)[None])
+
+
 def test_they_are_plain_scripts() -> None:
-    for module in (atari, cql, decision_transformer, dqn, ppo, ranks, recurrent_ppo, sac, world_model):
+    for module in (atari, cql, decision_transformer, dqn, ppo, r2d2, ranks, recurrent_ppo, sac, world_model):
         assert len(Path(module.__file__ or "").read_text().splitlines()) < 250
 
 
