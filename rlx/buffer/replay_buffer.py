@@ -60,9 +60,6 @@ class BufferOptions(BatchOptions, total=False):
     generator: torch.Generator | None
 
 
-_WRITTEN = ("_storage", "_sampler", "_writer")
-
-
 class ReplayBuffer(Preprocessing):
     """Buffer of steps that are sampled in batches.
 
@@ -138,13 +135,13 @@ class ReplayBuffer(Preprocessing):
         self._arrive()
 
     def _arrive(self) -> None:
-        self._sampler_lock = threading.Lock()
+        self._sampler_lock = threading.RLock()
         self._ahead = DrawsAhead()
         self._prefetcher = self._new_prefetcher()
         on_fork(self, ReplayBuffer._renew_lock)
 
     def _renew_lock(self) -> None:
-        self._sampler_lock = threading.Lock()
+        self._sampler_lock = threading.RLock()
 
     def _new_prefetcher(self) -> Prefetcher | None:
         if not self._prefetch:
@@ -626,14 +623,17 @@ class ReplayBuffer(Preprocessing):
             self._prefetcher.shutdown()
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = ("_prefetcher", "_ahead", "_sampler_lock", "_left", *_WRITTEN)
         with self._lock.read(), self._sampler_lock:
+            parts = (self._storage, self._sampler, self._writer)
+            # A subclass may have attributes of its own for them.
+            written = {key: value for key, value in self.__dict__.items() if any(value is part for part in parts)}
+            left_out = ("_prefetcher", "_ahead", "_sampler_lock", "_left", *written)
             state = {key: value for key, value in self.__dict__.items() if key not in left_out}
             # As bytes: the pickler that called this would read them after the lock is released, and multiprocessing's
             # would move their tensors to shared memory under a thread that writes.
-            return {**state, "written": cloudpickle.dumps([getattr(self, key) for key in _WRITTEN] + [self._pending()])}
+            return {**state, "written": cloudpickle.dumps((written, self._pending()))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        *written, left = cloudpickle.loads(state.pop("written"))
-        self.__dict__.update(state, _left=deque(left), **dict(zip(_WRITTEN, written, strict=True)))
+        written, left = cloudpickle.loads(state.pop("written"))
+        self.__dict__.update(state, _left=deque(left), **written)
         self._arrive()

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -314,6 +315,27 @@ def test_a_fork_goes_on_with_the_batches_that_were_drawn() -> None:
     assert sorted(np.array(first + rest).flatten()) == list(range(STEPS))
     assert drawn(buffer.sample() for _ in range(11)) == rest
     buffer.shutdown()
+
+
+class Named(ReplayBuffer):
+    """Buffer with a name of its own for its storage."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.kept = self.storage
+
+
+@pytest.mark.parametrize("copied", [deepcopy, lambda buffer: pickle.loads(pickle.dumps(buffer))])
+def test_copies_of_a_subclass(copied: Callable[[Any], Any]) -> None:
+    copy = copied(Named(storage=LazyTensorStorage(STEPS)))
+    assert copy.kept is copy.storage
+
+
+def test_a_part_that_refers_to_its_buffer_cannot_be_copied() -> None:
+    buffer = memory()
+    buffer.sampler.buffer = buffer  # type: ignore[attr-defined]
+    with pytest.raises(pickle.PicklingError, match="recursion"):
+        deepcopy(buffer)
 
 
 def test_a_fork_transforms_planned_batches_once(tmp_path: Path) -> None:
