@@ -31,7 +31,7 @@ def die(task: int, progress: Progress) -> None:
     os._exit(1)
 
 
-def sleep_for_ever(task: None, progress: Progress) -> None:  # noqa: ARG001
+def sleep_for_ever(task: object, progress: Progress) -> None:  # noqa: ARG001
     while True:
         progress.advance("naps", 1)
         time.sleep(0.1)

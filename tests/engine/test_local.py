@@ -48,7 +48,8 @@ def test_no_process_is_left_after_an_exception() -> None:
 
     def interrupted() -> None:
         with LocalEngine(2, tally) as engine:
-            engine.submit(sleep_for_ever, None)
+            for _ in range(8):
+                engine.submit(sleep_for_ever, bytes(2**20))  # more than the pipe to the workers holds
             wait_until(lambda: tally.done["naps"] > 0)
             raise KeyboardInterrupt
 
