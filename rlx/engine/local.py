@@ -156,7 +156,7 @@ class _Workers:
         self._starter.shutdown()
         if at_once:
             pool: Any = self._pool  # its types lack the queue
-            # Before 3.11.5, Python would wait until a worker, which is dead, takes a task that the pipe has no room for.
+            # Before 3.11.5, Python would wait until a dead worker takes a task that the pipe has no room for.
             pool._call_queue._reader.close()
         self._pool.shutdown(wait=True, cancel_futures=at_once)
         self._sender.send(None)
