@@ -153,7 +153,7 @@ def write_tables(file: Any, tables: Iterable[Any], **encoding: Any) -> None:
             writer = writer or stack.enter_context(
                 parquet.ParquetWriter(file, table.schema, compression="zstd", **encoding)
             )
-            writer.write_table(table, row_group_size=len(table))
+            writer.write_table(table, row_group_size=max(1, len(table)))
 
 
 def from_rows(rows: NDArray[Any]) -> Any:

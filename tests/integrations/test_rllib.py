@@ -42,6 +42,11 @@ def test_the_rows_are_the_steps(parquet: Path) -> None:
         rllib.write_parquet(parquet.parent / "data", parquet)
 
 
+def test_a_dataset_of_no_steps_is_a_table_of_no_rows(tmp_path: Path) -> None:
+    rllib.write_parquet(write_dataset(tmp_path / "data", []), tmp_path / "steps.parquet")
+    assert pyarrow.parquet.read_table(tmp_path / "steps.parquet").shape == (0, 7)
+
+
 def test_several_observations_are_refused(tmp_path: Path) -> None:
     schema = Schema.of(observation=("float32", (2,)), action=("int64", ()))
     schema = Schema({f"{name}/a" if name == "observation" else name: field for name, field in schema.fields.items()})
