@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ from rlx.buffer.sampler.slices import SliceSampler
 from rlx.buffer.sampler.steps import RandomSampler
 from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.buffer.transform.batches import FrameStack
+from rlx.errors import RlxError
 from rlx.store.ted import PlannedBatches
 
 
@@ -64,7 +66,8 @@ class DrawsAhead:
             self._waiting.clear()
             return None
         if not self._waiting:
-            self._waiting.extend(_drawn(sampler, storage, around, size))
+            with suppress(RlxError):  # which may concern a later draw: draws one by one raise it in time
+                self._waiting.extend(_drawn(sampler, storage, around, size))
             self._is_off = not self._waiting
         if self._is_off:
             return None

@@ -19,7 +19,7 @@ from rlx.buffer import (
     TensorDictReplayBuffer,
     unchanged,
 )
-from rlx.errors import TransformError
+from rlx.errors import RlxError, TransformError
 from rlx.schema import Field, Role, Schema
 from rlx.store.dataset import Dataset
 from tests.factories import LARGE, SMALL, make_block, write_dataset
@@ -110,6 +110,31 @@ def test_odd_fields_are_read_or_refused_as_one_by_one(tmp_path: Path, fields: di
         buffer.append_transform(transform or unchanged)
     for _ in range(4):
         assert_same(*map(outcome, buffers))
+
+
+@pytest.mark.parametrize(("kind", "batch_size"), [("random", 1), ("slices", 3 * 401)])
+def test_errors_come_as_one_by_one(kind: str, batch_size: int, tmp_path: Path) -> None:
+    """Some steps are damaged, and no trajectory has 401 steps."""
+    schema = Schema({**SMALL.fields, "noise": Field("int64", (40,), Role.STEP)})
+    shards = [[make_block([400], first_episode=number, schema=schema)] for number in range(2)]
+    write_dataset(tmp_path / "data", shards, schema=schema, store="memmap", codec="none")
+    with next((tmp_path / "data").glob("shards/00001/noise*")).open("r+b") as file:
+        file.truncate(100)
+
+    def outcome(buffer: ReplayBuffer) -> Any:
+        try:
+            return buffer.sample()["index"].tolist()
+        except RlxError as exc:
+            return str(exc)
+
+    ahead, alone, how = KINDS[kind]
+    samplers = [cls(seed=1, **how) for cls in (ahead, alone)]
+    found, expected = (
+        ReplayBuffer(storage=rlx.open(tmp_path / "data"), sampler=sampler, batch_size=batch_size)
+        for sampler in samplers
+    )
+    assert [outcome(found) for _ in range(9)] == [outcome(expected) for _ in range(9)]
+    assert samplers[0].state_dict() == samplers[1].state_dict()
 
 
 class NumberedStorage(DatasetStorage):
