@@ -178,7 +178,7 @@ class LocalActors(ProcessActors[LocalActor[Any, Any]]):
     does, however it does.
 
     Args:
-        step_timeout: seconds that a step in an actor may take (see ``rlx.engine.shared_memory.stepping``); then its
+        step_timeout: seconds that a step in an actor may take (see ``rlx.engine.shared_memory.begin_step``); then its
             process is killed. No limit by default.
 
     Example:

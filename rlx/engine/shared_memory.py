@@ -158,16 +158,9 @@ def open_pulse(fd: int) -> None:
     _mine = Pulse(fd)
 
 
-class stepping:
-    """Notify the owner of this actor, if it is watched, that a step is being taken."""
-
-    __slots__ = ("_beats",)
-
-    def __enter__(self) -> None:
-        self._beats = _mine is not None and not _mine.count % 2
-        if self._beats and _mine is not None:
-            _mine.beat()
-
-    def __exit__(self, *_: object) -> None:
-        if self._beats and _mine is not None:
-            _mine.beat()
+def begin_step() -> Pulse | None:
+    """Notify the owner of this actor, if it is watched, of a step; return the pulse to beat when it ends."""
+    if _mine is None or _mine.count % 2:
+        return None
+    _mine.beat()
+    return _mine

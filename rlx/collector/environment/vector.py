@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rlx.collector.environment.space import Space
 from rlx.engine.local import main_hidden
-from rlx.engine.shared_memory import stepping
+from rlx.engine.shared_memory import begin_step
 from rlx.errors import CollectError, RlxError
 from rlx.fork import ThisProcessOnly, on_fork
 
@@ -171,14 +171,14 @@ class VectorEnvironment:
             final = self._rows(observation, self._ended)
             return Outcome(observation, reward, terminated, truncated, final, recorded, info)
         ended = terminated | truncated
-        if True not in ended.tolist():
-            return Outcome(observation, reward, terminated, truncated, {}, info=info)
+        if 1 not in ended.tobytes():
+            return Outcome(observation, reward, terminated, truncated, {}, None, info)
         if self._mode == AutoresetMode.SAME_STEP:
             final = {env: self._final(info, env) for env in ended.nonzero()[0].tolist()}
         else:
             final = self._rows(observation, ended)
             observation = self.reset_some(ended)
-        return Outcome(observation, reward, terminated, truncated, final, info=info)
+        return Outcome(observation, reward, terminated, truncated, final, None, info)
 
     def close(self) -> None:
         """Close the environment."""
@@ -214,13 +214,16 @@ class VectorEnvironment:
     def _call(self, verb: str, function: Callable[..., Any], *args: Any) -> Any:
         if self._here is not None:
             self._here.check()
+        pulse = begin_step()
         try:
-            with stepping():
-                return function(*args)
+            return function(*args)
         except RlxError:
             raise
         except Exception as exc:  # whatever a stranger's environment raises
             raise CollectError(f"{self.name} failed in {verb}: {type(exc).__name__}: {exc}") from exc
+        finally:
+            if pulse is not None:
+                pulse.beat()
 
 
 def row_of(space: Space, tree: Any, env: int) -> Any:
@@ -249,13 +252,14 @@ class SerialVectorEnv(SyncVectorEnv):
 
     def __init__(self, makes: Sequence[MakeEnv]) -> None:
         super().__init__(makes, autoreset_mode=AutoresetMode.SAME_STEP)
+        space = self.single_observation_space
+        self._plain = (space.dtype, space.shape) if isinstance(space, spaces.Box) else None
 
     def step(self, actions: Any) -> Any:
         """Return gymnasium's five."""
-        space = self.single_observation_space
-        if not isinstance(space, spaces.Box) or type(actions) is not np.ndarray:
+        if self._plain is None or type(actions) is not np.ndarray:
             return super().step(actions)
-        n, dtype, shape = self.num_envs, space.dtype, space.shape
+        n, (dtype, shape) = self.num_envs, self._plain
         observations, rewards = np.empty((n, *shape), dtype), np.empty(n)
         terminated, truncated = np.zeros(n, bool), np.zeros(n, bool)
         infos: dict[str, Any] = {}
@@ -275,7 +279,7 @@ class SerialVectorEnv(SyncVectorEnv):
             else:
                 are_plain = False
         if not are_plain:
-            observations = np.asarray(concatenate(space, self._env_obs, observations))
+            observations = np.asarray(concatenate(self.single_observation_space, self._env_obs, observations))
         return observations, rewards, terminated, truncated, infos
 
     def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:

@@ -78,7 +78,8 @@ def agreed(layouts: Sequence[Layout], reward: str | None = None) -> Layout:
 def fits_float32(rewards: NDArray[Any]) -> bool:
     """Return whether float32 holds these exactly; NaN and infinities are held."""
     with np.errstate(over="ignore"):
-        return np.array_equal(rewards.astype(np.float32).astype(rewards.dtype), rewards, equal_nan=True)
+        differs = rewards.astype(np.float32).astype(rewards.dtype) != rewards
+    return not differs.any() or bool(np.isnan(rewards[differs]).all())
 
 
 def _with_reward(schema: Schema, dtype: str) -> Schema:

@@ -80,13 +80,13 @@ class Rollout:
         for flags in (is_init, terminated_column, truncated_column):
             flags[...] = False  # set only in the few steps where an episode begins or ends
         self._refresh_initial(policy)
-        self._put_now(steps, (every, at))
+        for name, array in self._now.items():
+            column(steps.observation, name, array, length + 1)[every, at] = array
         # While all environments have made the same number of steps, rows are written by a slice, several times as fast.
         made, is_even = int(at.max()), bool((at == at[0]).all())
         while made < length and not (should_stop is not None and should_stop()):
             begins = self._is_init is not nothing
-            situation = Situation(self._observation, self._is_init, self._state)
-            choice = _asked(policy, situation)
+            choice = _asked(policy, Situation(self._observation, self._is_init, self._state))
             actions, flat_actions = self._fit_actions(choice.action)
             # Written before the environment steps, as some arrays may be the environment's own. Where it only resets,
             # the row is written again.
@@ -96,31 +96,30 @@ class Rollout:
             if begins:
                 is_init[where] = self._is_init
             self._written.put(choice, steps, where)
-            self._put_state(steps, where)
+            if self._written.state:
+                self._put_state(steps, where)
             outcome = self._environment.step(actions)
-            rows: Any = _ALL
-            recorded = outcome.recorded
-            if recorded is not None and False in recorded.tolist():
-                rows, is_even = recorded.nonzero()[0], False
-                where = (rows, at[rows])
+            self._observation, rewards, terminated, truncated, finals, recorded, info = outcome
+            if recorded is not None and 0 in recorded.tobytes():
+                where, is_even = (every, at), False
             else:
                 recorded = None
-            reward[where] = outcome.reward[rows]
-            if self._infos is not None and outcome.info:
-                self._infos.put(outcome.info, outcome.terminated | outcome.truncated, steps, where)
-            for env, observation in outcome.final_observation.items():
+            reward[where] = rewards
+            if info and self._infos is not None:
+                made_by = where if recorded is None else (recorded.nonzero()[0], at[recorded])
+                self._infos.put(info, terminated | truncated, steps, made_by)
+            for env, observation in finals.items():
                 final[env, int(at[env])] = self._flat(observation, None)
-            self._observation, self._now = outcome.observation, self._flat(outcome.observation, n)
-            truncated = outcome.truncated
+            self._now = self._flat(self._observation, n)
             if self._max_episode_steps is not None:
-                self._age[rows] += 1
+                self._age += 1 if recorded is None else recorded
                 truncated = self._limited(outcome, final, at)
-                self._age[outcome.terminated | truncated] = 0
+                self._age[terminated | truncated] = 0
             ended = nothing
-            if outcome.final_observation or truncated is not outcome.truncated:
-                ended = outcome.terminated | truncated
-                terminated_column[where] = outcome.terminated[rows]
-                truncated_column[where] = truncated[rows]
+            if finals or truncated is not outcome.truncated:
+                ended = terminated | truncated
+                terminated_column[where] = terminated
+                truncated_column[where] = truncated
                 # An environment that was only reset has its first step still to come.
                 self._is_init = ended if recorded is None else np.where(recorded, ended, self._is_init)
             elif begins:
@@ -131,9 +130,11 @@ class Rollout:
                 made += 1
                 at.fill(made)
             else:
-                at[rows] += 1
+                at += 1 if recorded is None else recorded
                 made = int(at.max())
-            self._put_now(steps, (_ALL, made) if is_even else (every, at))
+            where = (_ALL, made) if is_even else (every, at)
+            for name, array in self._now.items():
+                column(steps.observation, name, array, length + 1)[where] = array
         self._put_state(steps, (every, at))
         if self._infos is not None:
             self._infos.settle(steps)
@@ -163,10 +164,6 @@ class Rollout:
             self._state[name] = _chosen(is_init, initial, rows)
         for env in ended.tolist():
             final[env, int(at[env])] |= {name: np.array(state[name][env]) for name in self._written.state}
-
-    def _put_now(self, steps: Steps, where: Where) -> None:
-        for name, array in self._now.items():
-            column(steps.observation, name, array, steps.length + 1)[where] = array
 
     def _put_state(self, steps: Steps, where: Where) -> None:
         """Write the state for the next actions; zeros if none is known yet."""

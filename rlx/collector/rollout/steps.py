@@ -309,13 +309,9 @@ class Written:
         self._drop = list(drop)
         self._rows: dict[str, dict[str, _Row]] | None = None
         self._kept: dict[str, list[str]] = {}
-        self._state: Arrays = {}
+        # Zeros [n, ...] like the kept state of the policy, by name; empty before its first choice.
+        self.state: Arrays = {}
         self._writes = True  # until its first choice shows otherwise
-
-    @property
-    def state(self) -> Mapping[str, NDArray[Any]]:
-        """Return zeros [n, ...] like the kept state of the policy, by name; empty before its first choice."""
-        return self._state
 
     def put(self, choice: Choice, steps: Steps, where: Where) -> None:
         """Write a policy's outputs of one step, except action and state, into the rows of that step."""
@@ -350,7 +346,7 @@ class Written:
             group: [name for name, path in paths[group].items() if not any(_is_below(path, one) for one in self._drop)]
             for group in _GROUPS
         }
-        self._state = {name: np.zeros_like(found["state"][name]) for name in self._kept["state"]}
+        self.state = {name: np.zeros_like(found["state"][name]) for name in self._kept["state"]}
         self._writes = any(found.values())
         return {group: {name: (array.dtype, array.shape) for name, array in found[group].items()} for group in _GROUPS}
 
