@@ -149,7 +149,14 @@ class LazyMemmapStorage(LazyTensorStorage):
 
     def _append(self, rows: Rows, leaves: Leaves) -> None:
         self._count(rows.shape[1])
+        written = self._written
         super()._append(rows, leaves)
+        self._count(written - self._written)  # where lanes are at different places, every row was counted again
+
+    def _overwrite(self, rows: Rows, leaves: Leaves) -> None:
+        written = self._written
+        super()._overwrite(rows, leaves)
+        self._count(written - self._written)  # older steps keep their places
 
     def _count(self, steps: int) -> None:
         """Tell the other processes, before the steps are overwritten."""

@@ -75,6 +75,19 @@ def test_what_is_pickled_is_where_the_files_are() -> None:
     assert numbers_of(copy, np.arange(4)) == [0, 1, 7, 3]
 
 
+def test_steps_that_another_process_keeps() -> None:
+    """Changed steps take no room of others, and those of several lanes count once."""
+    storage = LazyMemmapStorage(16, ndim=2)
+    storage.append(numbered(2, time=6))
+    storage.set(np.array([6]), numbered(2, time=1)[0])
+    copy = pickle.loads(pickle.dumps(storage))
+    rows = np.arange(6)
+    for _ in range(9):
+        storage.update(rows[:1], storage.get(rows[:1]))
+    storage.append(numbered(2, time=1))
+    assert (copy.get(rows)["a"] == storage.get(rows)["a"]).all()
+
+
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_steps_that_another_process_overwrites(lanes: int) -> None:
     """The other one has a ring of its own, which does not know of them."""
