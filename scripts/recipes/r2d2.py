@@ -22,9 +22,9 @@ from rlx.buffer import LazyTensorStorage, PrioritizedSliceSampler, ReplayBuffer
 from rlx.collector import Collector, SerialEnv
 from scripts.recipes.recurrent_ppo import WithoutVelocities, evaluated
 
-GAMMA, N_STEP, TAU = 0.99, 5, 0.005
+GAMMA, N_STEP, TAU = 0.99, 5, 0.01
 BURN_IN, LEARN, SLICES = 10, 20, 32  # steps of a slice, and slices of a batch
-ALPHA, BETA, ETA = 0.9, 0.6, 0.9  # of the priorities
+ALPHA, BETA, ETA = 0.6, 0.4, 0.9  # of the priorities
 EPSILON = 0.4, 8.0  # that of the first environment, and its power in the last one
 KEYS: list[NestedKey] = [
     "observation",
@@ -83,16 +83,16 @@ def main(arguments: Sequence[str] | None = None) -> float:
     """Train, evaluate, and return the mean return of the evaluation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--frames", type=int, default=60_000, help="Steps to collect.")
+    parser.add_argument("--frames", type=int, default=30_000, help="Steps to collect.")
     parser.add_argument("--lanes", type=int, default=8, help="Environments side by side.")
     parser.add_argument("--length", type=int, default=32, help="Steps of each environment between trainings.")
-    parser.add_argument("--updates", type=int, default=16, help="Gradient steps per training.")
+    parser.add_argument("--updates", type=int, default=20, help="Gradient steps per training.")
     parser.add_argument("--first-frames", type=int, default=2_000, help="Steps before the first training.")
     parser.add_argument("--capacity", type=int, default=100_000, help="Steps in the replay buffer.")
     parser.add_argument("--hidden", type=int, default=64, help="Numbers in the state of the GRU.")
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--learning-rate", type=float, default=1e-3, help="Decays linearly to 0.")
     parser.add_argument("--episodes", type=int, default=20, help="Episodes of an evaluation.")
-    parser.add_argument("--evaluate-every", type=int, default=5_120, help="Steps between evaluations.")
+    parser.add_argument("--evaluate-every", type=int, default=2_560, help="Steps between evaluations.")
     parser.add_argument("--log", help="Dataset of the replay buffer at the end: rlx inspect --plot draws its returns.")
     options = parser.parse_args(arguments)
     torch.manual_seed(options.seed)
@@ -102,6 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> float:
     network = Network(options.hidden)
     target, best = copy.deepcopy(network), copy.deepcopy(network)
     optimizer = torch.optim.Adam(network.parameters(), lr=options.learning_rate)
+    size = options.lanes * options.length
+    decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, max(1, options.frames // size))
     buffer = ReplayBuffer(
         storage=LazyTensorStorage(options.capacity, ndim=2),  # [lanes, time]
         # Slices end early at the ends of episodes, so that last steps are drawn as often as others. init_key=None:
@@ -122,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     collector = Collector(
         SerialEnv(options.lanes, WithoutVelocities),
         policy(network, EPSILON[0] ** torch.linspace(1, EPSILON[1], options.lanes)),
-        frames_per_batch=options.lanes * options.length,
+        frames_per_batch=size,
         total_frames=options.frames,
         seed=options.seed,
     )
@@ -136,6 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
                 continue
             for _ in range(options.updates):
                 train(network, target, optimizer, buffer)
+            decay.step()
             collector.update_policy_weights_()
             if frames % options.evaluate_every < batch.numel() or frames >= options.frames:
                 found = greedy(network, options.episodes, options.seed + 1)
@@ -169,7 +172,9 @@ def train(network: Network, target: Network, optimizer: torch.optim.Optimizer, b
     learns = batch["collector", "mask"].reshape(goal.shape) & (at_reset | (torch.arange(goal.shape[1]) >= BURN_IN))
     error = (goal - value) * learns
     weight = batch["priority_weight"][:, 0]
-    loss = (weight * error.square().sum(1)).sum() / learns.sum()
+    # Relative to the batch: the smallest priority of all is nearly 0, that of a slice with nothing to learn.
+    weight = weight / weight.max()
+    loss = (weight * error.square().sum(1)).sum() / learns.sum().clamp(min=1)
     optimizer.zero_grad()
     loss.backward()
     nn.utils.clip_grad_norm_(network.parameters(), 10.0)
