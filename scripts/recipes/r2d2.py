@@ -83,14 +83,14 @@ def main(arguments: Sequence[str] | None = None) -> float:
     """Train, evaluate, and return the mean return of the evaluation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--frames", type=int, default=30_000, help="Steps to collect.")
+    parser.add_argument("--frames", type=int, default=60_000, help="Steps to collect.")
     parser.add_argument("--lanes", type=int, default=8, help="Environments side by side.")
     parser.add_argument("--length", type=int, default=32, help="Steps of each environment between trainings.")
     parser.add_argument("--updates", type=int, default=20, help="Gradient steps per training.")
     parser.add_argument("--first-frames", type=int, default=2_000, help="Steps before the first training.")
     parser.add_argument("--capacity", type=int, default=100_000, help="Steps in the replay buffer.")
     parser.add_argument("--hidden", type=int, default=64, help="Numbers in the state of the GRU.")
-    parser.add_argument("--learning-rate", type=float, default=1e-3, help="Decays linearly to 0.")
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--episodes", type=int, default=20, help="Episodes of an evaluation.")
     parser.add_argument("--evaluate-every", type=int, default=2_560, help="Steps between evaluations.")
     parser.add_argument("--log", help="Dataset of the replay buffer at the end: rlx inspect --plot draws its returns.")
@@ -103,7 +103,6 @@ def main(arguments: Sequence[str] | None = None) -> float:
     target, best = copy.deepcopy(network), copy.deepcopy(network)
     optimizer = torch.optim.Adam(network.parameters(), lr=options.learning_rate)
     size = options.lanes * options.length
-    decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, max(1, options.frames // size))
     buffer = ReplayBuffer(
         storage=LazyTensorStorage(options.capacity, ndim=2),  # [lanes, time]
         # Slices end early at the ends of episodes, so that last steps are drawn as often as others. init_key=None:
@@ -138,7 +137,6 @@ def main(arguments: Sequence[str] | None = None) -> float:
                 continue
             for _ in range(options.updates):
                 train(network, target, optimizer, buffer)
-            decay.step()
             collector.update_policy_weights_()
             if frames % options.evaluate_every < batch.numel() or frames >= options.frames:
                 found = greedy(network, options.episodes, options.seed + 1)
