@@ -152,8 +152,10 @@ def head_answers(ray: ModuleType) -> bool:
         socket.create_connection((host.strip("[]"), int(port)), _LOOK_S).close()
         _silent_since = None
     except OSError as exc:
-        _silent_since = _silent_since or time.monotonic()
-        if time.monotonic() - _silent_since > _HEAD_S:
+        now = time.monotonic()
+        if _silent_since is None or now > _next_look + _HEAD_S:  # nobody has looked since
+            _silent_since = now
+        if now - _silent_since > _HEAD_S:
             raise EngineError(f"the head of the Ray cluster at {address} was lost: {exc}", hint=_NEW_HEAD) from exc
     _next_look = time.monotonic() + _LOOK_S
     return _silent_since is None
