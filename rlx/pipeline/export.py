@@ -260,7 +260,9 @@ def export_dataset(
         losses = list(exporter.losses(experience))
         for loss in losses:
             logger.warning("%s cannot hold %s", exporter.title, loss)
-        progress.expect("steps", int(experience.trajectories.length.sum()))
+        if not (steps := int(experience.trajectories.length.sum())):
+            raise ExportError(f"{experience.id} has no steps to export")
+        progress.expect("steps", steps)
         exporter.write(experience, partial, destination, progress)
     return losses
 

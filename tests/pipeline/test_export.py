@@ -4,7 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlx.errors import CorruptDatasetError, CorruptShardError, DatasetExistsError
+from rlx.errors import CorruptDatasetError, CorruptShardError, DatasetExistsError, ExportError
+from rlx.formats.registry import formats
 from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import SelectedShards, export, survey
 from rlx.progress import Silent
@@ -54,6 +55,14 @@ def test_the_table_of_some_shards_is_that_of_their_blocks(tmp_path: Path) -> Non
     for shards in ([0, 1], [1], [0]):
         chosen = SelectedShards(source, shards)
         assert same(chosen.trajectories, survey(chosen.blocks(), chosen.schema))
+
+
+@pytest.mark.parametrize("format", sorted(name for name, found in formats().items() if "datasets" in found.writes))
+def test_a_dataset_of_no_steps(format: str, tmp_path: Path) -> None:
+    empty = write_dataset(tmp_path / "data", [], schema=SAMPLES["vectors"]).path
+    with pytest.raises(ExportError, match=r"has no steps to export|one discrete action"):
+        export(empty, tmp_path / "made-v0", format, progress=Silent())
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
 def test_progress_is_told_of_every_step(tmp_path: Path) -> None:
