@@ -162,18 +162,7 @@ def _draw_of(state: Mapping[str, Any]) -> Draw:
 
 
 class SavedState(ABC):
-    """A part that writes its ``state_dict`` to a directory: a sampler, or a writer.
-
-    Example:
-        >>> from tempfile import TemporaryDirectory
-        >>> from rlx.buffer import RandomSampler
-        >>> sampler, other = RandomSampler(seed=7), RandomSampler()
-        >>> with TemporaryDirectory() as directory:
-        ...     sampler.dumps(directory)
-        ...     other.loads(directory)
-        >>> other.seed
-        7
-    """
+    """A part that writes its ``state_dict`` to a directory: a sampler, or a writer."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

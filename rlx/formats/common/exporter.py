@@ -246,17 +246,7 @@ class Piece:
 
 
 def pieces(blocks: Iterable[Block], schema: Schema) -> Iterator[Piece]:
-    """Yield the segments of the blocks, in order. One is held back until the observation after it is known.
-
-    Example:
-        >>> schema = Schema.of(observation=("int8", ()), action=("int8", ()))
-        >>> flags = np.zeros(2, bool)
-        >>> data = {"observation": np.array([0, 1, 2], "i1"), "action": np.zeros(2, "i1"), "reward": np.ones(2, "f4")}
-        >>> from rlx.block import single
-        >>> (piece,) = pieces([single({**data, "terminated": flags, "truncated": flags}, episode=7)], schema)
-        >>> piece.next("observation").tolist(), piece.episode, piece.is_last
-        ([1, 2], 7, True)
-    """
+    """Yield the segments of the blocks, in order. One is held back until the observation after it is known."""
     observations = frozenset(schema.names(Role.OBSERVATION))
     held: Piece | None = None
     trajectory = start = 0

@@ -34,13 +34,6 @@ _OF_READING = frozenset({"left_out", "left_out_not_numbers", NOT_TAKEN, STEPS_WI
 def provenance(experience: Experience, losses: Sequence[str]) -> Mapping[str, Any]:
     """Return the dataset's name, notes, schema and fingerprint, the losses and rlx's version, as JSON;
     ``rlx.formats.common.provenance`` reads it.
-
-    Example:
-        >>> from types import SimpleNamespace
-        >>> from rlx.schema import Schema
-        >>> schema = Schema.of(observation=("uint8", (84, 84)), action=("int64", ()))
-        >>> sorted(provenance(SimpleNamespace(id="Pong/5", notes={}, schema=schema, fingerprint="1f"), []))
-        ['fingerprint', 'id', 'losses', 'notes', 'rlx', 'schema']
     """
     return {
         "rlx": version("rlx"),
