@@ -137,7 +137,15 @@ def _rows(part: str, name: str, a: Any, b: Any, start: int) -> Iterator[Differen
     count = int(differ.sum())
     if count:
         first = int(np.argmax(differ))
-        yield Difference(part, name, _short(one[first]), _short(other[first]), count, start + first)
+        yield Difference(part, name, *_shown(one[first], other[first]), count, start + first)
+
+
+def _shown(a: Any, b: Any) -> tuple[str, str]:
+    """Return two rows that differ; of arrays, the first numbers that differ and where they are."""
+    if not np.ndim(a):
+        return _short(a), _short(b)
+    at = tuple(np.argwhere((a != b) & ((a == a) | (b == b)))[:1].reshape(-1).tolist())  # both may be NaN
+    return (_short(a), _short(b)) if not at else (f"{list(at)}: {_short(a[at])}", f"{list(at)}: {_short(b[at])}")
 
 
 def _differ(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:

@@ -63,6 +63,8 @@ def test_changed_steps_are_counted_and_the_first_is_named(tmp_path: Path, name: 
     assert (difference.count, difference.first) == (2, 2)
     others = {each.name for each in found.differences if each.part == "fields"} - {name}
     assert others <= ({"next/observation"} if name == "observation" else set())
+    if name == "observation":
+        assert str(difference.a).startswith("[0")
 
 
 def test_a_shorter_dataset_with_one_more_field_is_told(dataset: Path, tmp_path: Path) -> None:
