@@ -90,12 +90,12 @@ def kill_conversions(source: Path, tmp_path: Path, seeds: Iterable[int]) -> list
 
 def test_download_is_killed(server: GcsServer, tmp_path: Path) -> None:
     found = kill_downloads(server, tmp_path, SEEDS)
-    assert len(set(found)) > 2, "the moments of death differ"
+    assert len(set(found)) > 1, "the moments of death differ"
 
 
 def test_convert_is_killed(tmp_path: Path) -> None:
     found = kill_conversions(write_dopamine(tmp_path / "files"), tmp_path, SEEDS)
-    assert len(set(found)) > 2, "the moments of death differ"
+    assert len(set(found)) > 1, "the moments of death differ"
 
 
 @pytest.mark.soak
