@@ -6,7 +6,7 @@ import pickle
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
@@ -120,15 +120,9 @@ def test_workers_draw_batches_of_their_own_in_every_epoch(sampler: str, prefetch
 def test_a_copy_for_another_process_while_a_thread_writes(storage: Callable[[int], Any]) -> None:
     buffer = ReplayBuffer(storage=storage(STEPS), batch_size=STEPS, sampler=SamplerWithoutReplacement())
     buffer.extend(steps())
-    ends = threading.Event()
-
-    def write() -> None:
-        for number in itertools.count(150):
-            if ends.is_set():
-                break
-            buffer.extend(steps(8).apply(partial(torch.full_like, fill_value=number % 50 + 150)))
-
-    with writing(write, ends):
+    numbers = itertools.cycle(range(150, 200))
+    batches = (steps(8).apply(partial(torch.full_like, fill_value=number)) for number in numbers)
+    with extended(buffer, batches):
         copies = [bytes(ForkingPickler.dumps(buffer)) for _ in range(30)]
         loaders = [bytes(ForkingPickler.dumps(Loader(buffer, STEPS))) for _ in range(30)]
     assert not any(tensor.is_shared() for tensor in vars(buffer.storage).get("_tensors", {}).values()), "moved"
@@ -137,17 +131,6 @@ def test_a_copy_for_another_process_while_a_thread_writes(storage: Callable[[int
         assert (batch["frames"] == batch["frames"][:, :1]).all()
         action = batch["action"]
         assert (batch["frames"][:, 0] == torch.where(action < 150, action % 7, action)).all()
-
-
-@contextmanager
-def writing(write: Callable[[], None], ends: threading.Event) -> Iterator[None]:
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        ends.set()
-        thread.join()
 
 
 def test_workers_that_live_on_draw_on(tmp_path: Path) -> None:
@@ -234,13 +217,15 @@ def served(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def extended(buffer: ReplayBuffer) -> Iterator[None]:
-    """While a thread writes to the buffer."""
+def extended(buffer: ReplayBuffer, batches: Iterable[TensorDict]) -> Iterator[None]:
+    """While a thread writes batches to the buffer."""
     is_over = threading.Event()
 
     def extend() -> None:
-        while not is_over.is_set():
-            buffer.extend(steps())
+        for batch in batches:
+            if is_over.is_set():
+                break
+            buffer.extend(batch)
 
     thread = threading.Thread(target=extend)
     thread.start()
@@ -280,7 +265,7 @@ def _answer(function: Callable[[], Any], sender: Any) -> None:
 def test_forks_while_a_thread_extends(prefetch: int) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(4 * STEPS), batch_size=8, prefetch=prefetch)
     buffer.extend(steps())
-    with extended(buffer):
+    with extended(buffer, itertools.repeat(steps())):
         for _ in range(6):
             buffer.sample()
             assert in_fork(lambda: (len(buffer.sample()), len(buffer.extend(steps(3))))) == (8, 3)
@@ -291,7 +276,7 @@ def test_forks_while_a_thread_extends(prefetch: int) -> None:
 def test_workers_while_a_thread_extends(make: Callable[[], ReplayBuffer]) -> None:
     buffer = make()
     workers = loader([buffer], 4)
-    with extended(buffer), warnings.catch_warnings():
+    with extended(buffer, itertools.repeat(steps())), warnings.catch_warnings():
         for _ in range(2):
             assert len(set(drawn(workers))) == 8
 

@@ -68,6 +68,9 @@ class RingStorage(SavedSteps, Storage, ABC):
     def _allocate(self) -> None:
         """Make room for steps of the schema."""
 
+    def _announce(self, new: int) -> None:
+        """Prepare for a write that adds at most so many steps to a lane; 0 if it changes stored ones."""
+
     @abstractmethod
     def _write(self, rows: Rows, leaves: Leaves) -> None:
         """Write leaves [n, ...] at rows [n], each once."""
@@ -175,6 +178,7 @@ class RingStorage(SavedSteps, Storage, ABC):
         if kept < count:
             by_lane = {path: leaf[:, count - kept :] for path, leaf in by_lane.items()}
         if kept:
+            self._announce(count)
             self._append(rows[:, count - kept :], self._completed(rows[:, count - kept :], by_lane, given))
             self._changed(rows)
         self._ring.push(np.arange(lanes), np.full(lanes, count))
@@ -256,9 +260,8 @@ class RingStorage(SavedSteps, Storage, ABC):
         self._note(rows, given)
         leaves = self._completed(rows, leaves, given)
         lanes, count = np.unique(rows // self._ring.size, return_counts=True)
-        last = _last_of(rows)
-        self._write(rows[last], {path: leaf[torch.from_numpy(last)] for path, leaf in leaves.items()})
-        self._changed(rows)
+        self._announce(int(count.max(initial=0)))
+        self._write_last(rows, leaves)
         self._ring.push(lanes, count)
 
     def _settle_first(self, given: Leaves, count: int) -> None:
@@ -298,6 +301,11 @@ class RingStorage(SavedSteps, Storage, ABC):
     def _overwrite(self, rows: Rows, leaves: Leaves) -> None:
         check(leaves, self._schema, 1)
         self._ring.locate(rows)
+        self._announce(0)
+        self._write_last(rows, leaves)
+
+    def _write_last(self, rows: Rows, leaves: Leaves) -> None:
+        """Write leaves [n, ...] at rows [n], of which the last of equal ones stays."""
         last = _last_of(rows)
         self._write(rows[last], {path: leaf[torch.from_numpy(last)] for path, leaf in leaves.items()})
         self._changed(rows)
@@ -365,6 +373,7 @@ class RingStorage(SavedSteps, Storage, ABC):
                 self._schema = schema_of(leaves, 1)
                 self._allocate()
             check(leaves, self._schema, 1)
+            self._announce(len(rows))
             self._write(rows, leaves)
             self._changed(rows)
         if missing:

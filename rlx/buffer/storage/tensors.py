@@ -143,26 +143,11 @@ class LazyMemmapStorage(LazyTensorStorage):
         assert self._directory is not None
         return self._directory / f"{names}.memmap"
 
-    def _write(self, rows: Rows, leaves: Leaves) -> None:
-        self._count(len(rows))
-        super()._write(rows, leaves)
-
-    def _append(self, rows: Rows, leaves: Leaves) -> None:
-        self._count(rows.shape[1])
-        written = self._written
-        super()._append(rows, leaves)
-        self._count(written - self._written)  # where lanes are at different places, every row was counted again
-
-    def _overwrite(self, rows: Rows, leaves: Leaves) -> None:
-        written = self._written
-        super()._overwrite(rows, leaves)
-        self._count(written - self._written)  # older steps keep their places
-
-    def _count(self, steps: int) -> None:
-        """Tell the other processes, before the steps are overwritten."""
+    def _announce(self, new: int) -> None:
+        # Other processes learn of it before their steps are overwritten.
         if int(self._writes[0]) != self._written:
             raise SamplingError(f"another process wrote steps to {self._directory}: expected one that writes")
-        self._written += steps
+        self._written += new
         self._writes[0] = self._written
 
     def _read(self, rows: Rows, paths: Sequence[Path]) -> Leaves:
