@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -120,9 +119,7 @@ def test_workers_draw_batches_of_their_own_in_every_epoch(sampler: str, prefetch
 def test_a_copy_for_another_process_while_a_thread_writes(storage: Callable[[int], Any]) -> None:
     buffer = ReplayBuffer(storage=storage(STEPS), batch_size=STEPS, sampler=SamplerWithoutReplacement())
     buffer.extend(steps())
-    numbers = itertools.cycle(range(150, 200))
-    batches = (steps(8).apply(partial(torch.full_like, fill_value=number)) for number in numbers)
-    with extended(buffer, batches):
+    with extended(buffer, map(filled, itertools.cycle(range(150, 200)))):
         copies = [bytes(ForkingPickler.dumps(buffer)) for _ in range(30)]
         loaders = [bytes(ForkingPickler.dumps(Loader(buffer, STEPS))) for _ in range(30)]
     assert not any(tensor.is_shared() for tensor in vars(buffer.storage).get("_tensors", {}).values()), "moved"
@@ -214,6 +211,13 @@ def served(folder: Path) -> Iterator[str]:
     numbered_dataset(folder / "served/data")
     with GcsServer(folder / "served") as server:
         yield f"{server.url}/data"
+
+
+def filled(number: int) -> TensorDict:
+    """8 steps that hold nothing but a number."""
+    batch = steps(8)
+    batch.apply_(lambda leaf: leaf.fill_(number))
+    return batch
 
 
 @contextmanager
