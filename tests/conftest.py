@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 from hypothesis import settings
 
-from rlx.engine.ray_engine import ray_cluster
+from rlx.engine.ray_cluster import ray_cluster
 from rlx.pipeline.convert import convert
 from rlx.pipeline.options import Options
 from rlx.progress import Silent

@@ -24,7 +24,7 @@ from rlx.buffer.replay_buffer import BufferOptions, ReplayBuffer
 from rlx.buffer.tensordict_replay_buffer import named_rows
 from rlx.closing import Closing
 from rlx.engine.actor import settle
-from rlx.engine.ray_engine import ray_cluster, result
+from rlx.engine.ray_cluster import ray_cluster, result
 from rlx.errors import EngineError
 
 logger = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from rlx.buffer.rate_limiter import RateLimiter
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.run_checkpoint import Checkpoint
 from rlx.engine.actor import error_answer
-from rlx.engine.ray_engine import settle_in
+from rlx.engine.ray_cluster import settle_in
 from rlx.errors import RateLimitError
 
 logger = logging.getLogger(__name__)

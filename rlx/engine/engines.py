@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 from rlx.engine.local import LocalEngine
-from rlx.engine.ray_engine import RayEngine, ray_cluster
+from rlx.engine.ray_cluster import ray_cluster
+from rlx.engine.ray_engine import RayEngine
 from rlx.errors import EngineError
 from rlx.progress import Progress
 

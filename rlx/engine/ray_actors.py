@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 import cloudpickle
 
 from rlx.engine.actor import ActorDiedError, ProcessActor, ProcessActors, answered, made, settle, unpickled
-from rlx.engine.ray_engine import head_answers, ray_cluster, result, settle_in
+from rlx.engine.ray_cluster import head_answers, ray_cluster, result, settle_in
 
 A = TypeVar("A")
 R = TypeVar("R")

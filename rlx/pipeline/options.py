@@ -16,7 +16,7 @@ class Options:
         overwrite: whether to start afresh; the dataset that exists stays until the new one is complete.
         keep_source: whether to keep downloaded files once their shard is written.
         engine: where workers run: ``local`` or ``ray``; does not change the result.
-        ray_address: of the Ray cluster; see ``rlx.engine.ray_engine``.
+        ray_address: of the Ray cluster; see ``rlx.engine.ray_cluster``.
     """
 
     store: str = "zarr"

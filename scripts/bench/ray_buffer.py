@@ -19,7 +19,7 @@ import torch
 from tensordict import TensorDict
 
 from rlx.buffer import LazyTensorStorage, RayReplayBuffer, ReplayBuffer
-from rlx.engine.ray_engine import ray_cluster
+from rlx.engine.ray_cluster import ray_cluster
 from scripts.bench import peer, timing
 
 CAPACITY, WRITTEN, BATCH = 20_000, 64, 128

@@ -47,12 +47,13 @@ if __name__ == "__main__":
 
 HEADLESS = """
 import os, subprocess, time
-import rlx.engine.ray_engine as ray_engine
+import rlx.engine.ray_cluster as ray_cluster
 from rlx.engine.ray_actors import RayActors
+from rlx.engine.ray_engine import RayEngine
 from rlx.errors import EngineError
 from rlx.progress import Silent
 
-ray_engine._HEAD_S = ray_engine._LOOK_S = 0.5
+ray_cluster._HEAD_S = ray_cluster._LOOK_S = 0.5
 
 def sleep(seconds, progress=None):
     time.sleep(seconds)
@@ -67,7 +68,7 @@ def said(call):
         print(type(error).__name__, "was lost" in str(error), getattr(error, "hint", ""), flush=True)
 
 if __name__ == "__main__":
-    with RayActors() as actors, ray_engine.RayEngine(1, Silent()) as engine:
+    with RayActors() as actors, RayEngine(1, Silent()) as engine:
         actor = actors.start(sleeper, None)
         actor.call(0).result(60)
         calls = [engine.submit(sleep, 60), actor.call(60)]
