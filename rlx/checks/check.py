@@ -102,17 +102,7 @@ class Window:
 
 
 def windows(blocks: Iterable[Block], schema: Schema) -> Iterator[Window]:
-    """Yield a window for every block, in order.
-
-    Example:
-        >>> from rlx.block import single
-        >>> schema = Schema.of(observation=("int8", ()), action=("int8", ()))
-        >>> flags = np.array([False, True])
-        >>> data = {"observation": np.array([5, 6, 7], "i1"), "action": np.zeros(2, "i1"),
-        ...         "reward": np.ones(2, "f4"), "terminated": flags, "truncated": ~flags & flags}
-        >>> [window.row_position.tolist() for window in windows([single(data, episode=0)] * 2, schema)]
-        [[0, 1, 2], [0, 1, 2]]
-    """
+    """Yield a window for every block, in order."""
     first = offset = 0
     for block in blocks:
         yield Window(block, schema, first, offset)

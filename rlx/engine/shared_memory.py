@@ -31,15 +31,6 @@ class SharedArrays:
 
     Args:
         layout: shape and dtype of every array, the same in both processes.
-
-    Example:
-        >>> layout = {"count": ((2,), "int64")}
-        >>> ours = SharedArrays(layout)
-        >>> theirs = SharedArrays(layout, ours.path)
-        >>> ours.unlink()
-        >>> ours["count"][1] = 7
-        >>> theirs["count"].tolist()
-        [0, 7]
     """
 
     def __init__(self, layout: Layout, path: Path | None = None) -> None:

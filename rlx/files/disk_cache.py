@@ -66,14 +66,6 @@ class DiskCache:
     Args:
         directory: where the file is; created if needed. A file of another size is replaced by an empty one.
         max_bytes: size of the file, at most.
-
-    Example:
-        >>> cache = rlx.files.disk_cache.DiskCache(Path("cache"), 10**6)
-        >>> cache.put(key_of(1, "a"), b"page", "version 1")
-        >>> DiskCache(Path("cache"), 10**6).get(key_of(1, "a"), "version 1")
-        b'page'
-        >>> cache.get(key_of(1, "a"), "version 2") is None
-        True
     """
 
     def __init__(self, directory: Path, max_bytes: int) -> None:

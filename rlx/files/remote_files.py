@@ -57,14 +57,6 @@ class PageCache:
 
     Args:
         max_bytes: of all pages together; 0 keeps none.
-
-    Example:
-        >>> cache = PageCache(5)
-        >>> cache.put(("a", 0), b"123"), cache.put(("a", 1), b"45"), cache.get(("a", 0))
-        (None, None, b'123')
-        >>> cache.put(("a", 2), b"6")
-        >>> cache.get(("a", 1)) is None, cache.bytes
-        (True, 4)
     """
 
     def __init__(self, max_bytes: int) -> None:

@@ -18,15 +18,7 @@ from rlx.wording import duration
 
 
 class Cancel:
-    """A ``threading.Event`` that also wakes a blocked thread: a stalled server must not hold up Ctrl-C.
-
-    Example:
-        >>> cancel, woken = Cancel(), []
-        >>> with cancel.waking(lambda: woken.append("reader")):
-        ...     cancel.set()
-        >>> cancel.is_set(), woken
-        (True, ['reader'])
-    """
+    """A ``threading.Event`` that also wakes a blocked thread: a stalled server must not hold up Ctrl-C."""
 
     def __init__(self) -> None:
         self._event = threading.Event()

@@ -133,12 +133,6 @@ def notable(dataset: Dataset) -> dict[str, int]:
     """Return numbers of the best, the median and the worst episode by return; of few, those that exist, each once.
 
     They are whole episodes; pieces only where a dataset has nothing else.
-
-    Example:
-        >>> from types import SimpleNamespace as Fake
-        >>> returns, whole = np.array([3.0, 9.0, 1.0, np.nan, 99.0]), np.array([True] * 4 + [False])
-        >>> notable(Fake(trajectories=Fake(returns=returns, whole=whole)))
-        {'best': 1, 'median': 2, 'worst': 3}
     """
     table = dataset.trajectories
     numbers = np.flatnonzero(table.whole if table.whole.any() else np.ones_like(table.whole))

@@ -49,15 +49,7 @@ def as_it_is(field: Field) -> Arranged:
 
 
 def channels_first(field: Field) -> Arranged:
-    """Return pictures [H, W] and [H, W, C] as [1, H, W] and [C, H, W]; anything else as it is.
-
-    Example:
-        >>> from rlx.schema import Role
-        >>> channels_first(Field("uint8", (210, 160, 3), Role.OBSERVATION)).shape
-        (3, 210, 160)
-        >>> channels_first(Field("uint8", (4, 84, 84), Role.OBSERVATION)).shape
-        (4, 84, 84)
-    """
+    """Return pictures [H, W] and [H, W, C] as [1, H, W] and [C, H, W]; anything else as it is."""
     if _is_plane(field):
         return Arranged((1, *field.shape), lambda rows: rows[:, None])
     if _has_channels(field, -1):

@@ -259,13 +259,6 @@ def extra_columns(schema: Schema, taken: Collection[str]) -> list[ExtraColumn]:
 
     Args:
         taken: names at the root that mean something else in the format.
-
-    Example:
-        >>> from rlx.schema import Field
-        >>> fields = Schema.of(observation=("float32", (3,)), action=("int64", ())).fields
-        >>> more = {"info/lives": Field("int64", (), Role.NEXT), "h": Field("float32", (2,), Role.OBSERVATION)}
-        >>> [column.path for column in extra_columns(Schema({**fields, **more}), ["actions"])]
-        ['infos/lives', 'h', 'next/h']
     """
     columns = []
     for name in extra_fields(schema):
