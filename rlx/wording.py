@@ -75,14 +75,14 @@ def number(value: float | None) -> str:
     """Return a measured number, four digits.
 
     Example:
-        >>> number(-20.51234), number(12345678.0), number(None)
-        ('-20.51', '12,345,678', '-')
+        >>> number(-20.51234), number(9999.7), number(None)
+        ('-20.51', '10,000', '-')
     """
     if value is None:
         return "-"
     if not math.isfinite(value) or (0 < abs(value) < 1e-4):
         return f"{value:.4g}"
-    return f"{value:,.0f}" if abs(value) >= 10_000 or value == round(value) else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1_000 or value == round(value) else f"{value:.4g}"
 
 
 def shape(dimensions: Sequence[int]) -> str:
