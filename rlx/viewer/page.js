@@ -9,7 +9,7 @@
 
   const number = (value) => {
     if (value === null || value === undefined) return "\u2013";
-    const isExact = Math.abs(value) <= Number.MAX_SAFE_INTEGER && (Number.isInteger(value) || Math.abs(value) >= 1e4);
+    const isExact = Math.abs(value) <= Number.MAX_SAFE_INTEGER && (Number.isInteger(value) || Math.abs(value) >= 1e3);
     return isExact ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(4)));
   };
   const part = (value) => (value === null || Number.isInteger(value) ? number(value) : value.toFixed(2));
@@ -178,8 +178,9 @@
 
   const ask = async (address) => {
     const answer = await fetch(address), text = await answer.text();
-    if (answer.ok) return JSON.parse(text);
-    throw new Error(text.startsWith("{") ? JSON.parse(text).error : text);
+    const found = answer.ok ? JSON.parse(text) : { error: text };
+    if (found.error) throw new Error(found.error);
+    return found;
   };
 
   async function open(chosen, at = 0) {
@@ -296,12 +297,14 @@
       if (head.dataset.sort === sort) head.parentNode.setAttribute("aria-sort", down ? "descending" : "ascending");
       else head.parentNode.removeAttribute("aria-sort");
     }
+    const held = document.activeElement.closest("#rows tr")?.dataset.episode;
     $("rows").replaceChildren(...rows.map(([id, total, length, end]) => {
       const can = data.served || known.has(id), name = can ? make("button", { textContent: number(id) }) : number(id);
       const made = make("tr", {}, make("td", { className: "n" }, name), make("td", { className: "n", textContent: number(total) }), make("td", { className: "n", textContent: number(length) }), make("td", { textContent: end }));
       made.dataset.episode = id;
       return made;
     }));
+    if (held) $("rows").querySelector(`[data-episode="${held}"] button`)?.focus({ preventScroll: true });
     mark();
   }
 
@@ -321,7 +324,15 @@
       const fresh = new DOMParser().parseFromString(await (await fetch("./")).text(), "text/html");
       const news = JSON.parse(fresh.getElementById("data").textContent), now = document.querySelectorAll("[data-live]");
       if (!$("player") && fresh.getElementById("player")) return location.reload();
-      fresh.querySelectorAll("[data-live]").forEach((one, n) => now[n].replaceWith(one));
+      fresh.querySelectorAll("[data-live]").forEach((one, n) => {
+        const old = [...now[n].querySelectorAll(".scroll")].map((box) => [box.scrollLeft, box.scrollTop, box === document.activeElement]);
+        now[n].replaceWith(one);
+        one.querySelectorAll(".scroll").forEach((box, at) => {
+          const [left, top, isFocused] = old[at] ?? [0, 0];
+          box.scrollTo(left, top);
+          if (isFocused) box.focus({ preventScroll: true });
+        });
+      });
       Object.assign(data, { edition: news.edition, count: news.count });
       if (!$("player")) return;
       known.clear();

@@ -234,7 +234,7 @@ class _Handler(BaseHTTPRequestHandler):
             try:
                 return _json(table(dataset, parse_qs(address.query)))
             except TransformError as exc:
-                return _json({"error": str(exc)}, HTTPStatus.BAD_REQUEST)
+                return _json({"error": str(exc)})  # as 400, a browser would log an error for each letter typed
         return _MISSING if address.query else self._episode(shown[0], dataset, asked)
 
     def _page(self, shown: Sequence[Shown]) -> bytes:
@@ -267,5 +267,5 @@ class _Handler(BaseHTTPRequestHandler):
 _MISSING: _Answer = (HTTPStatus.NOT_FOUND, _TEXT, b"page not found")
 
 
-def _json(document: Mapping[str, Any], status: HTTPStatus = HTTPStatus.OK) -> _Answer:
-    return status, _JSON, json.dumps(document, separators=(",", ":")).encode()
+def _json(document: Mapping[str, Any]) -> _Answer:
+    return HTTPStatus.OK, _JSON, json.dumps(document, separators=(",", ":")).encode()
