@@ -3,17 +3,22 @@
 python -m scripts.bench.loader [--game Pong] [--rows 100000] [--rounds 15] [--threads 1] [--json]
 
 Rows: 128 random transitions, 2 slices of 64, and DQN's batch of 32 stacks of 4 with next stacks, each by a loader that
-reads in the thread that iterates, by one that reads ahead, and by TorchRL's buffer, next to the decoder alone; how much
-faster two threads are than one; and how long a learner that takes 2 ms a batch waits for the loader.
+reads in the thread that iterates, by one that reads ahead, and by TorchRL's buffer, next to the decoder alone; DQN's
+batches a second from one core, and from a process on each of two; how much faster two threads are than one; and how
+long a learner that takes 2 ms a batch waits for the loader.
 """
 
 import argparse
 import itertools
+import multiprocessing
+import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +36,7 @@ from scripts.bench.play import GAMES
 from scripts.bench.run import Run, converted_run
 
 WARMUP, REPEATS, LEARNER_S, BATCHES = 2, 10, 0.002, 200
-STACK, DQN_BATCH = 4, 32
+STACK, DQN_BATCH, DQN_BATCHES = 4, 32, 1000
 DECODED = 100
 KINDS: Mapping[str, dict[str, Any]] = {
     "random": {"batch_size": 128},
@@ -123,6 +128,35 @@ def threads_ratio(run: Run) -> dict[str, Any]:
     return {"ratio": round(statistics.median(2 * alone / both for alone, both in pairs), 2)}
 
 
+def dqn_rate(run: Run, cores: int) -> int:
+    """Return DQN's batches a second that processes read, each on a core of its own."""
+    context = multiprocessing.get_context("spawn")
+    chosen = sorted(os.sched_getaffinity(0))[:cores]
+    start, answers = context.Barrier(cores), context.Queue()
+    processes = [context.Process(target=_read_dqn, args=(run.ours, core, start, answers)) for core in chosen]
+    for process in processes:
+        process.start()
+    seconds = [answers.get(timeout=300) for _ in processes]
+    for process in processes:
+        process.join()
+    rates = [sum(DQN_BATCHES / taken for taken in turn) for turn in zip(*seconds, strict=True)]
+    return int(statistics.median(rates))
+
+
+def _read_dqn(root: Path, core: int, start: Barrier, answers: "Queue[list[float]]") -> None:
+    os.sched_setaffinity(0, [core])
+    torch.set_num_threads(1)
+    batches = endless(Loader(rlx.open(root / peer.RUN_ID), prefetch=0, seed=core, **KINDS["dqn_32_stacks"]))
+    seconds = []
+    for _ in range(WARMUP + 5):
+        start.wait()
+        began = time.perf_counter()
+        for batch in itertools.islice(batches, DQN_BATCHES):
+            del batch
+        seconds.append(time.perf_counter() - began)
+    answers.put(seconds[WARMUP:])
+
+
 def waiting(run: Run) -> dict[str, Any]:
     """The share of its time that a learner of 2 ms a batch waits."""
     loader = Loader(rlx.open(run.ours / peer.RUN_ID), 128)
@@ -149,6 +183,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             run = converted_run(Path(folder), options.game, options.rows, files)
             rows = {kind: measure(run, kind, options.rounds) for kind in KINDS}
+            rows["dqn_32_stacks"] |= {f"per_s_from_{cores}_cores": dqn_rate(run, cores) for cores in (1, 2)}
             result[f"shards_{files}"] = {**rows, "two_threads": threads_ratio(run), "learner_2ms": waiting(run)}
     timing.report(result, options)
 
