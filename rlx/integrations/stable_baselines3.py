@@ -55,43 +55,39 @@ class FrameStacks:
 
     def put(self, row: int, now: Frames, after: Frames) -> None:
         """Write the observations [n_envs, stack, frame_bytes] of a step of every environment."""
-        place, size, same = self._known(now, after)
-        frames = np.concatenate((now, after), 1)
-        new = (place < 0) & (same < 0)
-        at = np.nonzero(new)
-        place[at], size[at] = self._log.append(frames[at])
-        for column in range(2 * self._stack):  # each is that of one before it
-            envs = np.flatnonzero(same[:, column] >= 0)
-            place[envs, column], size[envs, column] = (
-                place[envs, same[envs, column]],
-                size[envs, same[envs, column]],
-            )
-        made = place[at]
-        old = self._place[row][self._place[row] >= 0]
-        self._log.hold(place.reshape(-1))
-        self._place[row], self._size[row] = place, size
-        kept = place[:, self._stack :]
-        self._log.hold(kept.reshape(-1))
-        last = np.empty(0, np.int64) if self._latest is None else self._latest.place.reshape(-1)
-        self._log.release(np.concatenate((made, old, last)))
-        self._latest = _Latest(after.copy(), kept.copy(), size[:, self._stack :].copy())
+        # Columns: frames of the last next observation, of this observation, and of its next one.
+        before, this, then = (slice(n * self._stack, (n + 1) * self._stack) for n in range(3))
+        own = np.arange(len(now) * 3 * self._stack).reshape(len(now), -1)
+        place, size = np.full(own.shape, -1, np.int64), np.zeros(own.shape, np.int32)
+        if self._latest is not None:
+            place[:, before], size[:, before] = self._latest.place, self._latest.size
+        first = self._first(own, now, after)
+        is_new = first == own
+        at = np.concatenate([own[:, of][is_new[:, of]] for of in (this, then)])
+        made, sizes = self._log.append(np.concatenate((now[is_new[:, this]], after[is_new[:, then]])))
+        unused = np.concatenate((made, self._place[row].reshape(-1), place[:, before].reshape(-1)))
+        np.put(place, at, made)
+        np.put(size, at, sizes)
+        place, size = place.take(first), size.take(first)
+        for of in (this, then, then):  # the next observation for the step after this, too
+            self._log.hold(place[:, of].reshape(-1))
+        self._log.release(unused[unused >= 0])
+        self._place[row], self._size[row] = place[:, self._stack :], size[:, self._stack :]
+        self._latest = _Latest(after.copy(), place[:, then], size[:, then])
 
-    def _known(self, now: Frames, after: Frames) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-        """Return [n_envs, 2 * stack] places and sizes of frames that are there, -1 of others; and of these the column
-        of an equal one, or -1."""
-        shape = len(now), 2 * self._stack
-        place, size, same = np.full(shape, -1, np.int64), np.zeros(shape, np.int32), np.full(shape, -1, np.int64)
-        columns = np.arange(self._stack)
-        same[:, 1 : self._stack] = np.where(_equal(now[:, 1:], now[:, :-1]), columns[:-1], -1)
-        same[:, self._stack : -1] = np.where(_equal(after[:, :-1], now[:, 1:]), columns[1:], -1)
-        if self._stack == 1:
-            same[:, 1] = np.where(_equal(after, now)[:, 0], 0, -1)
-        if (latest := self._latest) is not None:
-            is_there = _equal(now, latest.frames)
-            place[:, : self._stack] = np.where(is_there, latest.place, -1)
-            size[:, : self._stack] = np.where(is_there, latest.size, 0)
-            same[:, : self._stack][is_there] = -1
-        return place, size, same
+    def _first(self, own: NDArray[np.int64], now: Frames, after: Frames) -> NDArray[np.int64]:
+        """Return [n_envs, 3 * stack] the number of the first frame that each equals; ``own`` has the numbers."""
+        stack, first = self._stack, own.copy()
+        is_there = np.zeros(now.shape[:2], bool) if self._latest is None else _equal(now, self._latest.frames)
+        first[:, stack : 2 * stack] -= stack * is_there
+        if not is_there.all():
+            first[:, stack + 1 : 2 * stack] -= ~is_there[:, 1:] & _equal(now[:, 1:], now[:, :-1])
+        if stack == 1:
+            first[:, 2:] -= _equal(after, now)
+        first[:, 2 * stack : -1] -= (stack - 1) * _equal(after[:, :-1], now[:, 1:])
+        for _ in range(stack.bit_length() + 1):  # that one may equal one before it
+            first = first.take(first)
+        return first
 
     def get(self, rows: NDArray[Any], envs: NDArray[Any]) -> Frames:
         """Return the frames [2, n, stack, frame_bytes] of observations now and next."""
@@ -107,6 +103,8 @@ class FrameStacks:
 
 
 def _equal(one: Frames, other: Frames) -> NDArray[np.bool_]:
+    if one.shape[-1] % 8 == 0:  # compares eight bytes at once
+        one, other = one.view(np.int64), other.view(np.int64)
     found: NDArray[np.bool_] = (one == other).all(-1)
     return found
 

@@ -10,7 +10,7 @@ import torch
 import rlx
 from tests.factories import numbered_dataset
 
-pytest.importorskip("gymnasium", reason="gymnasium is not installed")
+gymnasium = pytest.importorskip("gymnasium", reason="gymnasium is not installed")
 
 
 @pytest.fixture
@@ -52,18 +52,24 @@ def test_stable_baselines3_gets_the_batches_of_its_own_buffer(shape: tuple[int, 
     assert made[1].size() == 0
 
 
-def test_stable_baselines3_trains() -> None:
+@pytest.mark.parametrize("game", [False, True], ids=["numbers", "pictures"])
+def test_stable_baselines3_learns_the_same_from_either_buffer(game: bool) -> None:
     sb3 = pytest.importorskip("stable_baselines3")
     from rlx.integrations.stable_baselines3 import CompressedReplayBuffer  # noqa: PLC0415
 
     found = []
     for kind in (None, CompressedReplayBuffer):
+        env: Any = "CartPole-v1"
+        if game:
+            gymnasium.register_envs(pytest.importorskip("ale_py"))
+            env = sb3.common.env_util.make_atari_env("PongNoFrameskip-v4", n_envs=2, seed=1)
+            env = sb3.common.vec_env.VecFrameStack(env, 4)
         model = sb3.DQN(
-            "MlpPolicy",
-            "CartPole-v1",
+            "CnnPolicy" if game else "MlpPolicy",
+            env,
             replay_buffer_class=kind,
             learning_starts=50,
-            buffer_size=500,
+            buffer_size=150,  # is full before the end
             seed=1,
             device="cpu",
         )
