@@ -4,7 +4,7 @@
 evaluated during training. As in Kapturowski et al. (2019): a recurrent Q-network starts from the state that is stored
 with the first step of a slice, burns in without gradients, and learns n-step double Q-learning on the rest; slices are
 drawn by a mix of their largest and mean error, and each environment explores with its own epsilon. Left out are the
-dueling network and the rescaling of values.
+dueling network and the rescaling of values. With ``--checkpoint DIRECTORY`` the same command continues a killed run.
 """
 
 import argparse
@@ -18,8 +18,10 @@ from tensordict import NestedKey
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
+import rlx
 from rlx.buffer import LazyTensorStorage, PrioritizedSliceSampler, ReplayBuffer
 from rlx.collector import Collector, SerialEnv
+from scripts.recipes.dqn import digest
 from scripts.recipes.recurrent_ppo import WithoutVelocities, evaluated
 
 GAMMA, N_STEP, TAU = 0.99, 5, 0.01
@@ -93,6 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> float:
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--episodes", type=int, default=20, help="Episodes of an evaluation.")
     parser.add_argument("--evaluate-every", type=int, default=2_560, help="Steps between evaluations.")
+    parser.add_argument("--checkpoint", help="Directory from which a killed run continues.")
+    parser.add_argument("--every", type=int, default=2_560, help="Steps between checkpoints.")
     parser.add_argument("--log", help="Dataset of the replay buffer at the end: rlx inspect --plot draws its returns.")
     options = parser.parse_args(arguments)
     torch.manual_seed(options.seed)
@@ -127,29 +131,38 @@ def main(arguments: Sequence[str] | None = None) -> float:
         total_frames=options.frames,
         seed=options.seed,
     )
-    frames, highest = 0, 0.0
+    parts = {"network": network, "target": target, "best": best, "optimizer": optimizer}
+    parts |= {"buffer": buffer, "collector": collector}
+    checkpoint = rlx.Checkpoint(options.checkpoint, **parts) if options.checkpoint else None
+    frames = saved = checkpoint.restore() if checkpoint else 0
+    highest = checkpoint.values.get("highest", 0.0) if checkpoint else 0.0
     with collector:
         batch: Any  # [lanes, length]
         for batch in collector:
             buffer.extend(batch.select(*KEYS))
             frames += batch.numel()
-            if frames < options.first_frames and frames < options.frames:
-                continue
-            for _ in range(options.updates):
-                train(network, target, optimizer, buffer)
-            collector.update_policy_weights_()
-            if frames % options.evaluate_every < batch.numel() or frames >= options.frames:
-                found = greedy(network, options.episodes, options.seed + 1)
-                print(f"{frames:,} steps, {time.monotonic() - began:.0f} s: mean return {found:.1f}", flush=True)
-                if found >= highest:
-                    highest = found
-                    best.load_state_dict(network.state_dict())
+            if frames >= min(options.first_frames, options.frames):
+                for _ in range(options.updates):
+                    train(network, target, optimizer, buffer)
+                collector.update_policy_weights_()
+                if frames % options.evaluate_every < batch.numel() or frames >= options.frames:
+                    found = greedy(network, options.episodes, options.seed + 1)
+                    print(f"{frames:,} steps, {time.monotonic() - began:.0f} s: mean return {found:.1f}", flush=True)
+                    if found >= highest:
+                        highest = found
+                        best.load_state_dict(network.state_dict())
+            if checkpoint and (frames - saved >= options.every or frames >= options.frames):
+                checkpoint.save(frames, highest=highest)
+                saved = frames
 
+    if checkpoint:
+        checkpoint.close()
     if options.log:
         buffer.save_dataset(options.log, exclude=["h"], overwrite=True)
     found = greedy(best, options.episodes, options.seed + 2)  # episodes that did not choose it
     seconds = time.monotonic() - began
     print(f"seed {options.seed}: mean return {found:.1f} of {options.episodes} episodes, {seconds:.0f} s")
+    print(f"weights {digest(network)}")
     return found
 
 

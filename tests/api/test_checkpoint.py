@@ -41,7 +41,7 @@ from tests.killed_fork import changes, killed_before
 
 pytest.importorskip("gymnasium", reason="gymnasium is not installed")
 
-from scripts.recipes import dqn, dqn_log
+from scripts.recipes import dqn, dqn_log, r2d2
 
 Work = Callable[[], object]
 
@@ -52,6 +52,9 @@ def _trains(name: str, directory: Path) -> Work:
     if name == "pong":
         main: Any = dqn_log.main
         given = "steps=48 shard-steps=40 random-steps=16 decay-steps=20 target-every=12 every=8"
+    elif name == "recurrent":
+        main = r2d2.main
+        given = "frames=256 lanes=2 length=16 first-frames=64 updates=1 hidden=8 capacity=200 every=64 episodes=1"
     else:
         main = dqn.main
         given = "frames=384 length=32 updates=2 random-frames=64 hidden=16 capacity=300 every=64 episodes=1 prioritized"
@@ -66,7 +69,7 @@ def _trains(name: str, directory: Path) -> Work:
     return work
 
 
-@pytest.mark.parametrize("name", ["cartpole", "pong"])
+@pytest.mark.parametrize("name", ["cartpole", "recurrent", "pong"])
 def test_a_killed_run_continues_to_the_bit(name: str, tmp_path: Path) -> None:
     if name == "pong":
         pytest.importorskip("ale_py")
@@ -81,7 +84,7 @@ def test_a_killed_run_continues_to_the_bit(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", ["cartpole", "pong"])
+@pytest.mark.parametrize("name", ["cartpole", "recurrent", "pong"])
 def test_runs_that_are_killed_at_any_moment_continue_to_the_bit(name: str, tmp_path: Path) -> None:
     began = time.monotonic()
     assert _waited(_started(_trains(name, tmp_path / "whole"))) == 0
