@@ -23,7 +23,7 @@ from rlx.collector.dataset_collector import next_numbers
 from rlx.collector.environment.gym_env import environment_name
 from rlx.collector.environment.space import Space, flatten, schema_of
 from rlx.collector.environment.vector import row_of
-from rlx.collector.rollout.episodes import REWARDS, Ended, join
+from rlx.collector.rollout.episodes import REWARDS, Ended, join, rewards_as
 from rlx.collector.rollout.steps import IS_INIT
 from rlx.collector.worker.shard_thread import ShardThread
 from rlx.errors import CollectError, OptionError
@@ -286,7 +286,9 @@ class Recorder:
         if running is None or not running.steps:
             return
         episode = running.episode(self._reward, is_cut=is_cut)
-        block: Block = join([episode], self._schema, self._next_episode, rounds=self._reward == "float32")
+        dtype, rewards = self._schema["reward"].numpy_dtype, episode.next["reward"]
+        episode.next["reward"] = rewards_as(dtype, rewards, rounds=self._reward == "float32")
+        block: Block = join([episode], self._schema, self._next_episode)
         self._next_episode += 1
         self._shards.append(shard_name(self._next_shard), block)
         self._in_shard += block.steps

@@ -385,6 +385,7 @@ def test_a_reward_that_would_be_rounded_later(tmp_path: Path) -> None:
     with pytest.raises(CollectError, match=r"reward 0\.1 would be rounded") as error:
         collected(tmp_path / "a", LateReward, steps=900)
     assert "`reward_dtype` float64" in str(error.value.hint)
+    assert Manifest.load(tmp_path / "a").steps == 384, "episodes that ended before are kept"
     collected(tmp_path / "b", LateReward, steps=900, reward="float64")
     rewards = rlx.open(tmp_path / "b")[np.arange(900)]["next", "reward"]
     assert set(rewards.flatten().tolist()) == {1.0, 0.1}

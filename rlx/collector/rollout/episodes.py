@@ -240,7 +240,7 @@ def first_of(waiting: Sequence[Ended], count: int) -> tuple[list[Ended], list[En
     return ready, others
 
 
-def join(ended: Sequence[Ended], schema: Schema, first: int, stride: int = 1, *, rounds: bool = False) -> Block:
+def join(ended: Sequence[Ended], schema: Schema, first: int, stride: int = 1) -> Block:
     """Return one block of these episodes, numbered ``first``, ``first + stride``, ...
 
     Args:
@@ -248,21 +248,20 @@ def join(ended: Sequence[Ended], schema: Schema, first: int, stride: int = 1, *,
         schema: of the block.
         first: number of the first episode.
         stride: between the numbers.
-        rounds: whether rewards may be rounded.
     """
     data = _concatenated([{**one.observation, **one.step, **one.next} for one in ended])
     if IS_INIT in schema:
         data[IS_INIT] = data[IS_INIT][:, None]
     else:
         del data[IS_INIT]
-    data["reward"] = _rewards(data["reward"], schema["reward"].numpy_dtype, rounds=rounds)
     lengths = np.concatenate([one.lengths for one in ended])
     cut = np.repeat([one.is_cut for one in ended], [len(one.lengths) for one in ended])
     numbers, always = np.arange(len(lengths)) * stride + first, np.ones(len(lengths), bool)
     return Block(data, lengths, numbers, always, always, cut=cut)
 
 
-def _rewards(rewards: NDArray[Any], dtype: np.dtype[Any], *, rounds: bool) -> NDArray[Any]:
+def rewards_as(dtype: np.dtype[Any], rewards: NDArray[Any], *, rounds: bool) -> NDArray[Any]:
+    """Return rewards of this dtype; raise CollectError if that changes one, unless it may be rounded."""
     if dtype == np.float32 and not rounds and not fits_float32(rewards):
         with np.errstate(over="ignore"):
             changed = rewards[rewards.astype(np.float32) != rewards]

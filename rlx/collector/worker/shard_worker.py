@@ -11,7 +11,7 @@ import numpy as np
 from rlx.collector.environment.gym_env import EnvSource, open_environment
 from rlx.collector.environment.vector import Environment
 from rlx.collector.policy.spec import PolicySpec, exploring, load_object
-from rlx.collector.rollout.episodes import Ended, Episodes, Layout, first_of, join, layout_of
+from rlx.collector.rollout.episodes import Ended, Episodes, Layout, first_of, join, layout_of, rewards_as
 from rlx.collector.rollout.loop import Rollout
 from rlx.collector.rollout.steps import InfoKeys, Infos, Steps
 from rlx.collector.worker.shard_thread import ShardThread
@@ -23,6 +23,8 @@ from rlx.store.writer import ShardFormat
 
 # Long enough that a step costs little more than the environment takes; short enough that memory stays small.
 CHUNK_STEPS = 64
+# Short episodes are written together: a block costs as much as tens of steps.
+_BLOCK_STEPS = 512
 
 
 class Session:
@@ -181,8 +183,9 @@ class ShardWorker:
         if config.format is not None:
             self._write(config.format)
         self._next_episode, self._stride = config.episodes
-        self._waiting: list[Ended] = []
-        self._shard_steps = 0
+        self._waiting: list[Ended] = []  # beyond the limit of a work unit
+        self._unwritten: list[Ended] = []
+        self._shard_steps = 0  # those of unwritten episodes among them
 
     def __call__(self, task: FindLayout | ShardFormat | WorkUnit | None) -> Layout | UnitResult | None:
         """Determine the layout of steps, receive the format of shards, or collect until a work unit is spent or the
@@ -209,7 +212,7 @@ class ShardWorker:
 
     def _collect(self, unit: WorkUnit | None, shards: ShardThread) -> UnitResult:
         if unit is None:
-            return UnitResult(0, 0, self._finish(shards) if shards.is_open else None, is_last=True)
+            return UnitResult(0, 0, self._finish(shards) if self._shard_steps else None, is_last=True)
         steps, episodes = 0, self._append(unit, shards, [], 0)
         while not self._is_full() and not self._is_spent(unit, steps, episodes):
             ended, made = self._session.run(unit.steps - steps, is_last=unit.is_last and unit.episodes is None)
@@ -218,7 +221,7 @@ class ShardWorker:
         is_last = unit.is_last and self._has_all(unit, steps, episodes)
         if is_last and unit.episodes is None:
             episodes += self._append(unit, shards, self._session.cut(), episodes)
-        ends = shards.is_open and (is_last or self._is_full())
+        ends = self._is_full() or (is_last and self._shard_steps > 0)
         return UnitResult(steps, episodes, self._finish(shards) if ends else None, is_last)
 
     def close(self) -> None:
@@ -244,17 +247,25 @@ class ShardWorker:
         ready, self._waiting = self._waiting, []
         if unit.episodes is not None:
             ready, self._waiting = first_of(ready, unit.episodes - before)
-        if not ready:
-            return 0
-        rounds = self._config.rounds
-        block = join(ready, self._schema, self._next_episode, self._stride, rounds=rounds)
-        count = len(block.lengths)
-        self._next_episode += count * self._stride
-        self._shard_steps += block.steps
-        shards.append(unit.shard, block)
-        return count
+        dtype = self._schema["reward"].numpy_dtype
+        for one in ready:
+            one.next["reward"] = rewards_as(dtype, one.next["reward"], rounds=self._config.rounds)
+        self._unwritten += ready
+        self._shard = unit.shard
+        self._shard_steps += sum(one.steps for one in ready)
+        if sum(one.steps for one in self._unwritten) >= _BLOCK_STEPS:
+            self._flush(shards)
+        return sum(len(one.lengths) for one in ready)
+
+    def _flush(self, shards: ShardThread) -> None:
+        ended, self._unwritten = self._unwritten, []
+        block = join(ended, self._schema, self._next_episode, self._stride)
+        self._next_episode += len(block.lengths) * self._stride
+        shards.append(self._shard, block)
 
     def _finish(self, shards: ShardThread) -> ShardRecord:
+        if self._unwritten:
+            self._flush(shards)
         self._shard_steps = 0
         return shards.finish()
 
