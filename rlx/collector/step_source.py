@@ -92,16 +92,6 @@ def quotas_for(left: int | None, lengths: Sequence[int], envs: Sequence[int]) ->
 
     Args:
         left: steps that are wanted yet; at least 1. None: no end of them.
-
-    Example:
-        >>> [quota.steps for quota in quotas_for(100, [5, 5], [4, 4])]
-        [20, 20]
-        >>> [quota.steps for quota in quotas_for(27, [5, 5], [4, 4])]
-        [12, 12]
-        >>> quotas_for(7, [5, 5], [4, 4])
-        [Quota(worker=0, length=1, envs=4)]
-        >>> quotas_for(3, [5, 5], [4, 4])
-        [Quota(worker=0, length=1, envs=3)]
     """
     longest = max(lengths)
     if left is not None:

@@ -135,6 +135,7 @@ class RandomPolicy:
         self._spaces = [_seeded(action_space, seed) for seed in seeds]
         self._generators = [np.random.default_rng(seed) for seed in seeds]
         self._discrete = action_space if isinstance(action_space, spaces.Discrete) else None
+        self.is_discrete = self._discrete is not None
         self._ahead: NDArray[Any] = np.zeros((0, len(seeds)), np.int64)
         self._next = 0
 

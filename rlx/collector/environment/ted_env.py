@@ -278,5 +278,10 @@ def _seeds(seed: int, count: int) -> list[int]:
 
 
 def _next_seed(seed: int) -> int:
-    """Return the number after another in TorchRL's sequences of seeds."""
+    """Return the number after another in TorchRL's sequences of seeds.
+
+    Example:
+        >>> _next_seed(0)
+        795726461
+    """
     return int.from_bytes(np.random.default_rng(seed).bytes(8), "big") % (2**32 - 1)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rlx.collector.environment.space import ActionCheck, Arrays, dtype_of, flatten, leaves
 from rlx.collector.environment.vector import Environment, Outcome
 from rlx.collector.policy.protocol import Choice, Policy, Situation
-from rlx.collector.rollout.steps import IS_INIT, Infos, Steps, Where, Written, column
+from rlx.collector.rollout.steps import IS_INIT, PREFIX, Infos, Steps, Where, Written, column, fill_of
 from rlx.errors import CollectError, RlxError
 
 _ALL = slice(None)
@@ -73,40 +73,63 @@ class Rollout:
         """
         n = self._environment.num_envs
         steps = self._allocated(n, length) if into is None else into
+        for flags in (steps.step[IS_INIT], steps.next["terminated"], steps.next["truncated"]):
+            flags[...] = False  # set only in the few steps where an episode begins or ends
+        self._refresh_initial(policy)
+        now: Where = (np.arange(n), steps.counts)
+        for name, array in self._now.items():
+            column(steps.observation, name, array, length + 1)[now] = array
+        while steps.counts.max() < length and not self._advance(policy, steps, should_stop):
+            pass
+        self._put_state(steps, now)
+        if self._infos is not None:
+            self._infos.settle(steps)
+        return steps
+
+    def _advance(self, policy: Policy, steps: Steps, should_stop: Callable[[], bool] | None) -> bool:
+        """Take steps until their rows are used up; return whether ``should_stop`` ended it.
+
+        If all environments have made the same number of steps, rows are written by a slice, several times as fast; also
+        those of environments that are only reset, which are removed at the end.
+        """
+        n, length = self._environment.num_envs, steps.length
         every, at, final = np.arange(n), steps.counts, steps.final
         is_init, reward = steps.step[IS_INIT], steps.next["reward"]
         terminated_column, truncated_column = steps.next["terminated"], steps.next["truncated"]
         nothing = np.zeros(n, bool)
-        for flags in (is_init, terminated_column, truncated_column):
-            flags[...] = False  # set only in the few steps where an episode begins or ends
-        self._refresh_initial(policy)
-        for name, array in self._now.items():
-            column(steps.observation, name, array, length + 1)[every, at] = array
-        # While all environments have made the same number of steps, rows are written by a slice, several times as fast.
         made, is_even = int(at.max()), bool((at == at[0]).all())
-        while made < length and not (should_stop is not None and should_stop()):
+        skipped: NDArray[np.bool_] | None = None
+        draw, choice = getattr(policy, "draw", None), Choice(None)
+        is_stopped = False
+        while made < length and not (is_stopped := should_stop is not None and should_stop()):
             begins = self._is_init is not nothing
-            choice = _asked(policy, Situation(self._observation, self._is_init, self._state))
-            actions, flat_actions = self._fit_actions(choice.action)
+            if draw is None:
+                choice = _asked(policy, Situation(self._observation, self._is_init, self._state))
+                actions, flat_actions = self._fit_actions(choice.action)
+            else:  # actions that fit, and nothing else
+                actions = draw(None)
+                flat_actions = {"action": actions}
             # Written before the environment steps, as some arrays may be the environment's own. Where it only resets,
-            # the row is written again.
+            # the row is written again, or removed.
             where: Where = (_ALL, made) if is_even else (every, at)
             for name, array in flat_actions.items():
                 column(steps.step, name, array, length)[where] = array
             if begins:
                 is_init[where] = self._is_init
-            self._written.put(choice, steps, where)
+            if draw is None or self._written.writes:
+                self._written.put(choice, steps, where)
             if self._written.state:
                 self._put_state(steps, where)
             outcome = self._environment.step(actions)
             self._observation, rewards, terminated, truncated, finals, recorded, info = outcome
-            if recorded is not None and 0 in recorded.tobytes():
-                where, is_even = (every, at), False
-            else:
+            if recorded is not None and 0 not in recorded.tobytes():
                 recorded = None
+            if is_even and recorded is not None:
+                skipped = np.zeros((n, length), bool) if skipped is None else skipped
+                skipped[:, made] = ~recorded
             reward[where] = rewards
             if info and self._infos is not None:
-                made_by = where if recorded is None else (recorded.nonzero()[0], at[recorded])
+                made_by = where if recorded is None or is_even else (recorded.nonzero()[0], at[recorded])
                 self._infos.put(info, terminated | truncated, steps, made_by)
             for env, observation in finals.items():
                 final[env, int(at[env])] = self._flat(observation, None)
@@ -126,19 +149,17 @@ class Rollout:
                 self._is_init = nothing if recorded is None else self._is_init & ~recorded
             if choice.state:
                 self._carry(choice.state, np.flatnonzero(ended), final, at)
-            if is_even:
-                made += 1
-                at.fill(made)
+            if is_even and skipped is None:
+                at.fill(made + 1)
             else:
                 at += 1 if recorded is None else recorded
-                made = int(at.max())
+            made = made + 1 if is_even else int(at.max())
             where = (_ALL, made) if is_even else (every, at)
             for name, array in self._now.items():
                 column(steps.observation, name, array, length + 1)[where] = array
-        self._put_state(steps, (every, at))
-        if self._infos is not None:
-            self._infos.settle(steps)
-        return steps
+        if skipped is not None:
+            _remove(steps, skipped[:, :made])
+        return is_stopped
 
     def _refresh_initial(self, policy: Policy) -> None:
         is_init = self._is_init
@@ -307,6 +328,25 @@ class EvenRollout:
         steps = self._rollout.run(policy, length, into, should_stop)
         steps.version[...] = version
         return steps
+
+
+def _remove(steps: Steps, skipped: NDArray[np.bool_]) -> None:
+    """Remove the rows [n, made] of resets; ``steps.counts`` are those of the others."""
+    envs = np.flatnonzero(skipped.any(1))
+    made, counts = skipped.shape[1], steps.counts[envs]
+    order = np.argsort(skipped[envs], 1, kind="stable")
+    for extra, columns in _tables(steps):
+        for rows in columns.values():
+            flat = rows.reshape(rows.shape[0] * rows.shape[1], *rows.shape[2:])
+            rows[envs, :made] = flat.take(order + envs[:, None] * rows.shape[1], 0)
+            if extra:
+                rows[envs, counts] = rows[envs, made]
+    left = np.arange(steps.length) >= steps.counts[:, None]
+    for flags in (steps.step[IS_INIT], steps.next["terminated"], steps.next["truncated"]):
+        flags[left] = False
+    for name, rows in steps.next.items():
+        if name.startswith(PREFIX):
+            rows[left] = fill_of(rows.dtype)
 
 
 def _joined(first: Steps, second: Steps) -> Steps:
