@@ -23,11 +23,17 @@ class ReadWriteLock:
 
     Neither side may be entered again by the thread that is in it. A fork waits for both sides, so that what they read
     and write is whole in the child, whose lock is free.
+
+    Example:
+        >>> lock = ReadWriteLock()
+        >>> with lock.read():
+        ...     pass
+        >>> with lock.write():
+        ...     pass
     """
 
     def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._condition = threading.Condition(self._mutex)
+        self._condition = threading.Condition(threading.Lock())
         self._readers: set[int] = set()  # threads
         self._waiting_writers = 0
         self._writer: int | None = None
@@ -43,7 +49,7 @@ class ReadWriteLock:
     def read(self) -> Iterator[None]:
         """Hold the lock together with other readers."""
         me = threading.get_ident()
-        with self._mutex:  # not through the condition, which takes longer
+        with self._condition:
             self._check()
             while self._writer is not None or self._waiting_writers:
                 self._condition.wait()
@@ -51,9 +57,9 @@ class ReadWriteLock:
         try:
             yield
         finally:
-            with self._mutex:
+            with self._condition:
                 self._readers.discard(me)
-                if self._waiting_writers and not self._readers:
+                if not self._readers:
                     self._condition.notify_all()
 
     @contextmanager
@@ -108,8 +114,7 @@ class ReadWriteLock:
     def _renew(self) -> None:
         """Release the locks that other threads held in the parent."""
         me = threading.get_ident()
-        self._mutex = threading.Lock()
-        self._condition = threading.Condition(self._mutex)
+        self._condition = threading.Condition(threading.Lock())
         self._is_torn = self._is_torn or not (self._is_forking or self._writer in (None, me))
         self._readers &= {me}
         self._writer = me if self._writer == me and not self._is_forking else None
@@ -247,7 +252,8 @@ class Prefetcher:
         self._own_lock, self._pool = threading.Lock(), None
         self._taken.clear()
         for ticket in self._ahead:
-            ticket.task = None
+            # Planned batches have small leaves of their own, which a transform of the parent may have changed.
+            ticket.task, ticket.draw = None, replace(ticket.draw, read=None)
 
     def _read(self, draw: Draw) -> TensorDictBase:
         with self._storage_lock.read():

@@ -138,7 +138,12 @@ def _reserved(size: int) -> int:
 
 
 def _runs(pages: Pages) -> Iterator[tuple[int, int]]:
-    """Yield start and stop of every run of consecutive numbers, ascending."""
+    """Yield start and stop of every run of consecutive numbers, ascending.
+
+    Example:
+        >>> list(_runs(np.array([3, 4, 7])))
+        [(3, 5), (7, 8)]
+    """
     breaks = np.flatnonzero(np.diff(pages) != 1) + 1
     edges = [0, *breaks.tolist(), len(pages)]
     for start, stop in pairwise(edges):

@@ -79,22 +79,7 @@ def train_dictionaries(blocks: Iterable[Beginning], shards: ShardFormat) -> dict
 
 
 class ShardWriter:
-    """Writer that appends blocks to the arrays of one shard directory, which must be empty or absent.
-
-    Example:
-        >>> import tempfile
-        >>> from rlx.block import single
-        >>> from rlx.store.codec import DEFAULT
-        >>> schema = Schema.of(observation=("float32", (2,)), action=("int64", ()))
-        >>> flags = np.array([False, True])
-        >>> data = {"observation": np.zeros((3, 2), "float32"), "action": np.zeros(2, "int64"),
-        ...         "reward": np.ones(2, "float32"), "terminated": flags, "truncated": ~flags & flags}
-        >>> writer = ShardWriter(Path(tempfile.mkdtemp()), ShardFormat(schema, "zarr", DEFAULT))
-        >>> writer.append(single(data, episode=0))
-        >>> record = writer.finish("00000")
-        >>> record.steps, record.trajectories, record.statistics["return"]["sum"]
-        (2, 1, 2.0)
-    """
+    """Writer that appends blocks to the arrays of one shard directory, which must be empty or absent."""
 
     def __init__(self, directory: Path, shards: ShardFormat) -> None:
         self._directory = directory

@@ -125,7 +125,12 @@ def _nearest(name: str, names: Sequence[str]) -> str:
 
 
 def _usage(name: str) -> str:
-    """Return how the transform is written."""
+    """Return how the transform is written.
+
+    Example:
+        >>> _usage("scale_reward")
+        'scale_reward:scale=...'
+    """
     wanted = [one.name for one in fields(TRANSFORMS[name]) if one.default is MISSING]
     return f"{name}:..." if wanted == [_TEXT] else f"{name}:{','.join(f'{one}=...' for one in wanted)}"
 

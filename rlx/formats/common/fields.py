@@ -103,15 +103,6 @@ class ExtraFields:
     Attributes:
         keys: the key of each in the file, by the field's name.
         not_taken: reason by key of everything that is no field.
-
-    Example:
-        >>> extras = ExtraFields({"action": Field("int64", (), Role.STEP)})
-        >>> extras.add("infos/lives", "info/lives", ("int64", ()), Role.NEXT)
-        True
-        >>> extras.add("action/arm", "action/arm", ("int64", ()), Role.STEP), extras.add("x", "x", None, Role.STEP)
-        (False, False)
-        >>> list(extras.fields), extras.not_taken
-        (['info/lives'], {'action/arm': "'action' is a field already", 'x': 'neither numbers nor text'})
     """
 
     def __init__(self, known: Iterable[str] = ()) -> None:

@@ -53,14 +53,6 @@ def read_header(read: Callable[[int], bytes], *, text: bool = False) -> tuple[np
     Args:
         read: returns the next bytes of the stream, as many as asked for.
         text: whether the array may be one of texts.
-
-    Example:
-        >>> import io
-        >>> file = io.BytesIO()
-        >>> np.save(file, np.zeros((2, 3), np.float32))
-        >>> _ = file.seek(0)
-        >>> read_header(file.read)
-        (dtype('float32'), (2, 3))
     """
     magic = read(8)
     if not _MAGIC.fullmatch(magic):

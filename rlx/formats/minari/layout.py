@@ -43,13 +43,7 @@ Space = Mapping[str, Any]
 
 
 def leaf_space(space: Space | None, path: str) -> Space | None:
-    """Return the space of one leaf: ``path`` leads to it through Dict and Tuple spaces; None if unknown.
-
-    Example:
-        >>> pair = {"type": "Tuple", "subspaces": [{"type": "Discrete", "n": 2}, {"type": "Discrete", "n": 3}]}
-        >>> leaf_space({"type": "Dict", "subspaces": {"a": pair}}, "a/_index_1")
-        {'type': 'Discrete', 'n': 3}
-    """
+    """Return the space of one leaf: ``path`` leads to it through Dict and Tuple spaces; None if unknown."""
     if space is None or not path:
         return space
     subspaces = space.get("subspaces", {})
@@ -147,13 +141,6 @@ def space_of(field: Field, shape: tuple[int, ...]) -> Space:
 
     Where the schema does not say which values there may be, it is a Box of all that the dtype can hold: how many
     actions there are is never guessed.
-
-    Example:
-        >>> from rlx.schema import Role
-        >>> space_of(Field("int64", (), Role.STEP, {"type": "Discrete", "n": 6}), ())
-        {'type': 'Discrete', 'dtype': 'int64', 'start': 0, 'n': 6}
-        >>> space_of(Field("float32", (2,), Role.STEP), (2,))["high"]
-        [inf, inf]
     """
     said = field.space or {}
     kind = said.get("type")
@@ -173,23 +160,13 @@ def space_of(field: Field, shape: tuple[int, ...]) -> Space:
 
 
 def text_space(space: Space, longest: int, characters: Collection[str]) -> Space:
-    """Return the space of texts, where the schema does not say which: of those that there are.
-
-    Example:
-        >>> text_space({"type": "Text", "max_length": 8}, 3, "ba")
-        {'type': 'Text', 'min_length': 0, 'max_length': 8, 'charset': 'ab'}
-    """
+    """Return the space of texts, where the schema does not say which: of those that there are."""
     seen = {"min_length": 0, "max_length": max(1, longest), "charset": "".join(sorted(characters))}
     return {"type": "Text", **{key: space.get(key, said) for key, said in seen.items()}}
 
 
 def nested(leaves: Mapping[str, Space]) -> Space:
-    """Return the space of leaves by their paths: the one leaf itself, or a Dict or a Tuple of them.
-
-    Example:
-        >>> nested({"a/_index_0": {"type": "x"}, "a/_index_1": {"type": "y"}})
-        {'type': 'Dict', 'subspaces': {'a': {'type': 'Tuple', 'subspaces': [{'type': 'x'}, {'type': 'y'}]}}}
-    """
+    """Return the space of leaves by their paths: the one leaf itself, or a Dict or a Tuple of them."""
     if "" in leaves:
         return leaves[""]
     children: dict[str, dict[str, Space]] = {}

@@ -186,13 +186,6 @@ class EpisodeScan:
     Args:
         after: TED path of the next observation, by the name of the observation.
         decides: which of these say whether a row follows another; the others may be anything.
-
-    Example:
-        >>> scan = EpisodeScan({"observation": "next/observation"}, ["observation"])
-        >>> seen = np.array([0.0, np.nan, 7.0])
-        >>> scan.add({"observation": seen, "next/observation": np.array([np.nan, 2.0, 8.0]), DONE: np.zeros(3, bool)})
-        >>> scan.found().table.rows.tolist()
-        [2, 1]
     """
 
     def __init__(self, after: Mapping[str, str] | None = None, decides: Collection[str] = ()) -> None:
