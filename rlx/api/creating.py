@@ -24,17 +24,14 @@ from rlx.api.arguments import (
     write_options,
 )
 from rlx.errors import OptionError
-from rlx.formats.dopamine.writer import DopamineExporter
 from rlx.home import home
-from rlx.pipeline.convert import convert as convert_run
-from rlx.pipeline.convert import fetched
-from rlx.pipeline.export import ExportReport, export
 from rlx.pipeline.report import Report
 from rlx.progress import Progress, Silent
 from rlx.store.codec import Codec
 
 if TYPE_CHECKING:
     from rlx.collector.environment.gym_env import EnvSource
+    from rlx.pipeline.export import ExportReport
 
 
 _DEFAULT_STEPS = 10_000
@@ -263,6 +260,11 @@ def convert(
         >>> rlx.convert("pong", "pong.npz", to="npz").trajectories
         6
     """
+    from rlx.formats.dopamine.writer import DopamineExporter  # noqa: PLC0415  (collect needs no format)
+    from rlx.pipeline.convert import convert as convert_run  # noqa: PLC0415
+    from rlx.pipeline.convert import fetched  # noqa: PLC0415
+    from rlx.pipeline.export import export  # noqa: PLC0415
+
     check_source_format(from_)
     check_choice("to", to, ConvertFormat)
     check_number("capacity", capacity, 8)
