@@ -1,10 +1,9 @@
 """Draws of a dataset's steps made many at once, where nobody can tell: their costs are shared."""
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 from rlx.buffer.prefetch import Draw
 from rlx.buffer.protocol import Rows, Sampler, Storage
@@ -17,8 +16,16 @@ from rlx.store.ted import PlannedBatches
 
 
 def batches_at_once(size: int) -> int:
-    """Return how many batches of so many steps to plan at once: few of large ones, as small fields are read ahead."""
+    """Return the number of batches to plan at once, for this batch size; small fields of all of them are read ahead."""
     return max(1, min(32, 4096 // size))
+
+
+def is_planned(storage: Storage, around: Sequence[Any]) -> TypeGuard[DatasetStorage]:
+    """Return whether batches of a storage through transforms that need neighbours may be read as planned."""
+    if type(storage) is not DatasetStorage:  # others may read steps in their own way
+        return False
+    is_stack = len(around) == 1 and type(around[0]) is FrameStack and around[0].is_plain
+    return not around or (is_stack and not storage.has("steps_to_next_obs"))
 
 
 def planned(
@@ -30,14 +37,10 @@ def planned(
         around: transforms that need neighbours.
         marks: values to add to the batches, as ``DatasetStorage.plan`` takes them.
     """
-    if type(storage) is not DatasetStorage:  # others may read steps in their own way
+    if not is_planned(storage, around):
         return None
-    if not around:
-        return storage.plan(rows, marks=marks)
-    stack = around[0]
-    if len(around) > 1 or type(stack) is not FrameStack or not stack.is_plain or storage.has("steps_to_next_obs"):
-        return None
-    return storage.plan(rows, stack.keys, stack.k, marks)
+    keys, k = (around[0].keys, around[0].k) if around else ((), 1)
+    return storage.plan(rows, keys, k, marks)
 
 
 class DrawsAhead:
@@ -51,7 +54,7 @@ class DrawsAhead:
 
     def discard(self) -> None:
         """Forget all draws, because the storage, the sampler or a transform was replaced."""
-        self._waiting: deque[Draw] = deque()
+        self._waiting: Iterator[Draw] = iter(())
         self._next: tuple[Any, ...] = ()
         self._is_off = False
 
@@ -59,31 +62,36 @@ class DrawsAhead:
         """Return the next draw; None if the sampler must be asked, as it is for the first of several."""
         if self._is_off or type(sampler) not in (RandomSampler, SliceSampler) or not storage.is_read_only:
             return None
-        assert isinstance(sampler, RandomSampler | SliceSampler)
-        *others, number = size, *sampler.position
+        known = cast("RandomSampler | SliceSampler", sampler)
+        *others, number = size, *known.position
         is_next, self._next = (*others, number) == self._next, (*others, number + 1)
         if not is_next:
-            self._waiting.clear()
+            self._waiting = iter(())
             return None
-        if not self._waiting:
+        draw = next(self._waiting, None)
+        if draw is None:
             with suppress(RlxError):  # which may concern a later draw: draws one by one raise it in time
-                self._waiting.extend(_drawn(sampler, storage, around, size))
-            self._is_off = not self._waiting
-        if self._is_off:
-            return None
-        sampler.skip()
-        return self._waiting.popleft()
+                self._waiting = _drawn(known, storage, around, size)
+            draw = next(self._waiting, None)
+            self._is_off = draw is None
+        if draw is not None:
+            known.skip()
+        return draw
 
 
-def _drawn(sampler: RandomSampler | SliceSampler, storage: Storage, around: Sequence[Any], size: int) -> list[Draw]:
+def _drawn(sampler: RandomSampler | SliceSampler, storage: Storage, around: Sequence[Any], size: int) -> Iterator[Draw]:
     """Return the next draws; none where batches must be read one by one."""
     found = sampler.upcoming(storage, size, batches_at_once(size))
     batches = None if found is None else planned(storage, around, *found)
     if found is None or batches is None:
-        return []
+        return iter(())
     rows, info = found
-    parts = [{key: values[i * size : (i + 1) * size] for key, values in info.items()} for i in range(len(rows))]
-    return [
-        Draw(rows[i], part, describes_steps=sampler.draws_slices, read=partial(batches.read, i))
-        for i, part in enumerate(parts)
-    ]
+    return (
+        Draw(
+            rows[i],
+            {key: values[i * size : (i + 1) * size] for key, values in info.items()},
+            describes_steps=sampler.draws_slices,
+            read=partial(batches.read, i),
+        )
+        for i in range(len(rows))
+    )

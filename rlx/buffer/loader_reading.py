@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 
-from rlx.buffer.ahead import planned
+from rlx.buffer.ahead import is_planned, planned
 from rlx.buffer.epoch_order import EpochOrder, SliceElements
 from rlx.buffer.prefetch import Task
 from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex
@@ -110,7 +110,7 @@ class Part:
 
     def plan(self, elements: Rows, epoch: int) -> PlannedBatches | None:
         """Return batches of elements [batches, n]; None where they are read one by one."""
-        if self._buffer is not None or not isinstance(self.storage, DatasetStorage):
+        if self._buffer is not None or not is_planned(self.storage, self._around):
             return None
         rows = self._rows(elements.reshape(-1), epoch)
         return planned(self.storage, self._around, rows.reshape(*elements.shape, *rows.shape[1:]))

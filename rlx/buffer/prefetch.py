@@ -23,17 +23,11 @@ class ReadWriteLock:
 
     Neither side may be entered again by the thread that is in it. A fork waits for both sides, so that what they read
     and write is whole in the child, whose lock is free.
-
-    Example:
-        >>> lock = ReadWriteLock()
-        >>> with lock.read():
-        ...     pass
-        >>> with lock.write():
-        ...     pass
     """
 
     def __init__(self) -> None:
-        self._condition = threading.Condition(threading.Lock())
+        self._mutex = threading.Lock()
+        self._condition = threading.Condition(self._mutex)
         self._readers: set[int] = set()  # threads
         self._waiting_writers = 0
         self._writer: int | None = None
@@ -49,7 +43,7 @@ class ReadWriteLock:
     def read(self) -> Iterator[None]:
         """Hold the lock together with other readers."""
         me = threading.get_ident()
-        with self._condition:
+        with self._mutex:  # not through the condition, which takes longer
             self._check()
             while self._writer is not None or self._waiting_writers:
                 self._condition.wait()
@@ -57,9 +51,9 @@ class ReadWriteLock:
         try:
             yield
         finally:
-            with self._condition:
+            with self._mutex:
                 self._readers.discard(me)
-                if not self._readers:
+                if self._waiting_writers and not self._readers:
                     self._condition.notify_all()
 
     @contextmanager
@@ -114,7 +108,8 @@ class ReadWriteLock:
     def _renew(self) -> None:
         """Release the locks that other threads held in the parent."""
         me = threading.get_ident()
-        self._condition = threading.Condition(threading.Lock())
+        self._mutex = threading.Lock()
+        self._condition = threading.Condition(self._mutex)
         self._is_torn = self._is_torn or not (self._is_forking or self._writer in (None, me))
         self._readers &= {me}
         self._writer = me if self._writer == me and not self._is_forking else None
@@ -252,8 +247,7 @@ class Prefetcher:
         self._own_lock, self._pool = threading.Lock(), None
         self._taken.clear()
         for ticket in self._ahead:
-            # Planned batches have small leaves of their own, which a transform of the parent may have changed.
-            ticket.task, ticket.draw = None, replace(ticket.draw, read=None)
+            ticket.task = None
 
     def _read(self, draw: Draw) -> TensorDictBase:
         with self._storage_lock.read():

@@ -65,13 +65,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
 
 
 def named_rows(index: torch.Tensor) -> torch.Tensor:
-    """Return the rows that the ``index`` [n, ...] of a batch names: [n] where a row is a whole trajectory.
-
-    Example:
-        >>> named_rows(torch.tensor([[4, 4], [7, 7]])), named_rows(torch.tensor([[4, 5], [7, 8]]))
-        (tensor([4, 7]), tensor([[4, 5],
-                [7, 8]]))
-    """
+    """Return the rows that the ``index`` [n, ...] of a batch names: [n] where a row is a whole trajectory."""
     first = index[(slice(None), *[slice(1)] * (index.ndim - 1))]
     return first.reshape(-1) if index.ndim and bool((index == first).all()) else index
 

@@ -323,12 +323,7 @@ class RemoteFiles:
 
 
 def _runs(numbers: Sequence[int]) -> list[Range]:
-    """Return the requests that fetch these pages, ascending: start and end of each.
-
-    Example:
-        >>> _runs([0, 1, 4, 20, 21])
-        [(0, 5), (20, 22)]
-    """
+    """Return the requests that fetch these pages, ascending: start and end of each."""
     if not numbers:
         return []
     breaks = [0, *(i + 1 for i, (a, b) in enumerate(pairwise(numbers)) if b - a > _MAX_GAP), len(numbers)]

@@ -270,12 +270,7 @@ def _semantic(version: str | None) -> str | None:
 
 
 def _size_category(count: int) -> str:
-    """Return the hub's name for a number of rows.
-
-    Example:
-        >>> _size_category(999), _size_category(1000), _size_category(50_000_000)
-        ('n<1K', '1K<n<10K', '10M<n<100M')
-    """
+    """Return the hub's name for a number of rows."""
     names = ["1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T"]
     place = max(len(str(count)) - 3, 0)
     if place == 0:

@@ -373,10 +373,6 @@ def normalize(index: Any, length: int) -> NDArray[np.int64]:
 
     Args:
         index: a slice, or a 1-d list, array or tensor of integers (negative ones count from the end) or booleans.
-
-    Example:
-        >>> normalize([3, -1], 10), normalize(slice(None, None, 4), 10)
-        (array([3, 9]), array([0, 4, 8]))
     """
     if isinstance(index, slice):
         return np.arange(*index.indices(length), dtype=np.int64)

@@ -138,12 +138,7 @@ def _reserved(size: int) -> int:
 
 
 def _runs(pages: Pages) -> Iterator[tuple[int, int]]:
-    """Yield start and stop of every run of consecutive numbers, ascending.
-
-    Example:
-        >>> list(_runs(np.array([3, 4, 7])))
-        [(3, 5), (7, 8)]
-    """
+    """Yield start and stop of every run of consecutive numbers, ascending."""
     breaks = np.flatnonzero(np.diff(pages) != 1) + 1
     edges = [0, *breaks.tolist(), len(pages)]
     for start, stop in pairwise(edges):

@@ -167,12 +167,7 @@ class ChunkReader(ABC):
 
 
 def _joined(located: NDArray[np.uint64]) -> list[tuple[int, int]]:
-    """Return where chunks begin and end, with chunks that are adjacent in the file taken as one.
-
-    Example:
-        >>> _joined(np.array([[0, 5], [5, 2], [9, 3]], np.uint64))
-        [(0, 7), (9, 12)]
-    """
+    """Return where chunks begin and end, with chunks that are adjacent in the file taken as one."""
     starts, stops = located[:, 0], located[:, 0] + located[:, 1]
     breaks = np.flatnonzero(starts[1:] != stops[:-1]) + 1
     firsts = starts[np.concatenate([[0], breaks])[: len(starts)]].tolist()

@@ -259,12 +259,7 @@ def _chosen(shards: Shards, number: int, trajectories: NDArray[np.int64] | None,
 
 
 def _stop(ends: NDArray[np.int64], position: int, max_steps: int) -> int:
-    """Return the last end of a trajectory within reach, or else as far as a block reaches.
-
-    Example:
-        >>> _stop(np.array([3, 5, 14]), 0, 6), _stop(np.array([3, 5, 14]), 5, 6)
-        (5, 11)
-    """
+    """Return the last end of a trajectory within reach, or else as far as a block reaches."""
     reached = int(np.searchsorted(ends, position + max_steps, side="right")) - 1
     if reached >= 0 and ends[reached] > position:
         return int(ends[reached])

@@ -148,25 +148,33 @@ class StepReader:
         back = np.minimum(np.arange(k - 1, -2, -1), elapsed[:, None])
         return np.repeat(places.shard, k + 1), (places.observation[:, None] - back).reshape(-1)
 
-    def planned(self, name: str, places: Places, batches: int, k: int = 0) -> Callable[[int], tuple[Rows, ...]]:
+    def planned(self, name: str, places: Places, shape: tuple[int, ...], k: int = 0) -> Callable[[int], list[Rows]]:
         """Return a function that reads a field of one of several batches: rows, and of an observation the next ones.
 
         Args:
-            places: of all batches, each with as many steps.
+            places: of all batches.
+            shape: [batches, *shape] of the steps.
             k: observations per stack, as ``read_stacks`` gives them; 0: none.
         """
-        is_observed = self._shards.schema[name].role == Role.OBSERVATION
+        field = self._shards.schema[name]
+        is_observed, rest = field.role == Role.OBSERVATION, (k, *field.shape) if k else field.shape
         shard, local = places.shard, places.observation if is_observed else places.step
         if k:
             shard, local = self._stacked(places, k)
-        shard, local = shard.reshape(batches, -1), local.reshape(batches, -1)
+        elif is_observed and len(shape) > 2 and _are_slices(places, shape[-1]):
+            # A slice is a stack: all of its rows are decoded to one place, where the next ones are one row further.
+            k = shape[-1]
+            shard, local = np.repeat(shard[::k], k + 1), np.add.outer(local[::k], np.arange(k + 1))
+        shard, local = shard.reshape(shape[0], -1), local.reshape(shape[0], -1)
 
-        def read(batch: int) -> tuple[Rows, ...]:
+        def read(batch: int) -> list[Rows]:
             if k:
-                return self._stacks(name, shard[batch], local[batch], k)
-            if is_observed:
-                return self._observed(name, shard[batch], local[batch])
-            return (self._gather(name, shard[batch], local[batch]),)
+                found: Sequence[Rows] = self._stacks(name, shard[batch], local[batch], k)
+            elif is_observed:
+                found = self._observed(name, shard[batch], local[batch])
+            else:
+                found = (self._gather(name, shard[batch], local[batch]),)
+            return [rows.reshape(*shape[1:], *rest) for rows in found]
 
         return read
 
@@ -230,6 +238,11 @@ def _is_run(places: Places) -> bool:
     return bool((steps[1:] > steps[:-1]).all())
 
 
+def _are_slices(places: Places, length: int) -> bool:
+    steps, trajectory = places.steps.reshape(-1, length), places.trajectory.reshape(-1, length)
+    return bool((steps[:, 1:] - steps[:, :-1] == 1).all() and (trajectory[:, 0] == trajectory[:, -1]).all())
+
+
 @dataclass(frozen=True, slots=True)
 class SelectedPlaces(Places):
     """Where steps are among the selected ones.
@@ -279,9 +292,9 @@ class SelectedSteps(StepReader):
         """Return every field at each step, or some; of observations the one that followed it, too."""
         return self._reader.read_all(_whole(places), stacks, names)
 
-    def planned(self, name: str, places: Places, batches: int, k: int = 0) -> Callable[[int], tuple[Rows, ...]]:
+    def planned(self, name: str, places: Places, shape: tuple[int, ...], k: int = 0) -> Callable[[int], list[Rows]]:
         """Return a function that reads a field of one of several batches."""
-        return self._reader.planned(name, _whole(places), batches, k)
+        return self._reader.planned(name, _whole(places), shape, k)
 
     def read(self, name: str, places: Places) -> Rows:
         """Return [n, *shape] of a field that has a row per step, in the order asked for."""

@@ -23,12 +23,7 @@ Leaf: TypeAlias = "torch.Tensor | NonTensorStack"
 
 
 def to_leaf(rows: Rows) -> Leaf:
-    """Return rows [n, ...] as a leaf of a TensorDict of batch size [n]; numbers share the rows' memory.
-
-    Example:
-        >>> to_leaf(np.array(["pick", "place"], object)).tolist()
-        ['pick', 'place']
-    """
+    """Return rows [n, ...] as a leaf of a TensorDict of batch size [n]; numbers share the rows' memory."""
     if rows.dtype != object:
         return torch.from_numpy(rows)
     from tensordict import NonTensorStack  # noqa: PLC0415  (takes seconds, and numbers do not need it)
@@ -44,11 +39,6 @@ def to_rows(leaf: Any) -> Rows:
 
     Args:
         leaf: a tensor, or non-tensor data whose every value is a text; its shape is that of the rows.
-
-    Example:
-        >>> from tensordict import NonTensorData
-        >>> to_rows(NonTensorData("pick", batch_size=[2]))
-        array(['pick', 'pick'], dtype=object)
     """
     if isinstance(leaf, torch.Tensor):
         try:
@@ -132,7 +122,8 @@ def make_ted(
     tree["next"] = then
     shape = torch.Size(trajectory.shape)
     if names is None and all(rows.dtype != object for rows in (*root.values(), *after.values())):
-        return unchecked(tree, shape)
+        made: TensorDict = _maker()(tree, shape)
+        return made
     from tensordict import TensorDict  # noqa: PLC0415  (takes seconds, and the rows of workers do not need it)
 
     return TensorDict(tree, shape, names=names)
@@ -145,25 +136,11 @@ def put(tree: Tree, path: Sequence[str], leaf: Leaf | int) -> None:
     tree[path[-1]] = leaf
 
 
-def unchecked(tree: Tree, shape: torch.Size, values: Sequence[torch.Tensor] = ()) -> TensorDict:
-    """Return a TensorDict of tensors whose shapes begin with ``shape``, in half of the time that its checks take.
-
-    Args:
-        values: tensors that the tree has the numbers of.
-    """
+def _maker() -> Any:
+    """Return what makes a TensorDict of tensors without checking their shapes, in half of the time."""
     from tensordict import TensorDict  # noqa: PLC0415  (takes seconds, and the rows of workers do not need it)
 
-    make = getattr(TensorDict, "_new_unsafe", TensorDict)  # not public: other versions may lack it
-    made: TensorDict = _made(make, tree, shape, values)
-    return made
-
-
-def _made(make: Any, tree: Tree, shape: torch.Size, values: Sequence[torch.Tensor]) -> Any:
-    made = {
-        key: _made(make, leaf, shape, values) if type(leaf) is dict else values[leaf] if type(leaf) is int else leaf
-        for key, leaf in tree.items()
-    }
-    return make(made, shape)
+    return getattr(TensorDict, "_new_unsafe", TensorDict)  # not public: other versions may lack it
 
 
 Path = tuple[str, ...]
@@ -172,8 +149,8 @@ Path = tuple[str, ...]
 class PlannedBatches:
     """Batches of TED, all of one shape; ``read_ted`` gives the same, one batch at a time.
 
-    Large rows are decoded when a batch is asked for. Batches share no memory, but reading one twice gives the same
-    small leaves. Threads may read at once.
+    Large rows are decoded when a batch is asked for. Batches share no memory, but observations of slices, [slices,
+    length], share theirs with the next ones. Threads may read at once.
 
     Args:
         schema: of a step; without texts.
@@ -194,51 +171,69 @@ class PlannedBatches:
         places = reader.locate(steps.reshape(-1))
         stacked = stacks or {}
         large = [name for name, field in schema.fields.items() if field.row_bytes >= MIN_ROW_BYTES or name in stacked]
-        self._read = [reader.planned(name, places, len(steps), stacked.get(name, 0)) for name in large]
+        self._read = [reader.planned(name, places, steps.shape, stacked.get(name, 0)) for name in large]
         rows = reader.read_all(places, names=[name for name in schema.fields if name not in large])
-        small = self._small(schema, steps.shape, places, rows, marks or {})
-        self._leaves = list(zip(*small.values(), strict=True))
-        read = [path for name in large for path in paths_of(schema, name)]
-        numbers = {path: i for i, path in enumerate([*small, *read])}
-        self._tree: Tree = {}
+        small = _small(schema, places, rows, marks or {})
+        alike: dict[Any, list[Path]] = {}
+        for path, leaf in small.items():
+            alike.setdefault((leaf.dtype, leaf.shape[1:]), []).append(path)
+        # Tensors are made when a batch is read: hundreds at once would keep the garbage collector busy.
+        self._small = [
+            np.stack([small[path].reshape(*steps.shape, *tail) for path in paths], axis=1)
+            for (_, tail), paths in alike.items()
+        ]
+        read = [path for paths in alike.values() for path in paths]
+        read += [path for name in large for path in paths_of(schema, name)]
+        numbers = {path: i for i, path in enumerate(read)}
+        tree: Tree = {}
         for path in [*_paths(schema), *(path for path in small if path in (marks or {}))]:
-            put(self._tree, path, numbers[path])
-
-    def _small(
-        self,
-        schema: Schema,
-        shape: tuple[int, ...],
-        places: Places,
-        read: Mapping[str, Sequence[Rows | None]],
-        marks: Mapping[Path, Rows],
-    ) -> dict[Path, Sequence[torch.Tensor]]:
-        """Return the leaves of all batches but the large ones: by path, one of each batch."""
-        found: dict[Path, torch.Tensor] = {}
-        for name, rows in read.items():
-            for path, values in zip(paths_of(schema, name), rows, strict=False):
-                assert values is not None
-                found[path] = torch.from_numpy(values[:, None] if name in SCALAR_COLUMNS else values)
-        found["next", "done"] = found["next", "terminated"] | found["next", "truncated"]
-        found["index",] = torch.from_numpy(places.steps)
-        found["collector", "traj_ids"] = torch.from_numpy(places.trajectory)
-        never = torch.zeros((len(FLAGS), len(places.steps), 1), dtype=torch.bool)
-        found |= {(flag,): flags for flag, flags in zip(FLAGS, never.unbind(), strict=True)}
-        for path, values in marks.items():
-            mark, stored = torch.from_numpy(np.ascontiguousarray(values)), found.get(path)
-            found[path] = mark if stored is None or path[0] != "next" else stored | mark.reshape(stored.shape)
-        # Copies: whoever changes or keeps a batch does not change or keep the others.
-        copied: Any = torch.unbind_copy  # its types lack the result
-        return {path: copied(leaf.view(shape + leaf.shape[1:])) for path, leaf in found.items()}
+            put(tree, path, numbers[path])
+        self._nodes = _nodes(tree, len(numbers))
+        self._make = _maker()
 
     def read(self, number: int) -> TensorDict:
         """Return a batch."""
         self._check_lengths()
-        large = [
-            torch.from_numpy(rows.reshape(*self._shape, *rows.shape[1:]))
-            for read in self._read
-            for rows in read(number)
-        ]
-        return unchecked(self._tree, self._shape, [*self._leaves[number], *large])
+        values: list[Any] = [torch.from_numpy(leaf) for leaves in self._small for leaf in leaves[number].copy()]
+        values += [torch.from_numpy(rows) for read in self._read for rows in read(number)]
+        for keys, numbers in self._nodes:
+            children = dict(zip(keys, [values[i] for i in numbers], strict=True))
+            values.append(self._make(children, self._shape))
+        batch: TensorDict = values[-1]
+        return batch
+
+
+def _small(
+    schema: Schema, places: Places, read: Mapping[str, Sequence[Rows | None]], marks: Mapping[Path, Rows]
+) -> dict[Path, Rows]:
+    """Return [steps, ...] all leaves but the large ones, by path."""
+    found: dict[Path, Rows] = {}
+    for name, rows in read.items():
+        for path, values in zip(paths_of(schema, name), rows, strict=False):
+            assert values is not None
+            found[path] = values[:, None] if name in SCALAR_COLUMNS else values
+    found["next", "done"] = np.logical_or(found["next", "terminated"], found["next", "truncated"])
+    found["index",] = places.steps
+    found["collector", "traj_ids"] = places.trajectory
+    found |= {(flag,): np.zeros((len(places.steps), 1), bool) for flag in FLAGS}
+    for path, values in marks.items():
+        stored = found.get(path)
+        if stored is None or path[0] != "next":
+            found[path] = values
+        else:
+            found[path] = np.logical_or(stored, values.reshape(stored.shape))
+    return found
+
+
+def _nodes(tree: Tree, first: int) -> list[tuple[tuple[str, ...], list[int]]]:
+    """Return keys and numbers of the values of each TensorDict in a tree of numbers; ``first`` is free."""
+    nodes: list[tuple[tuple[str, ...], list[int]]] = []
+    numbers = []
+    for leaf in tree.values():
+        if isinstance(leaf, dict):
+            nodes += _nodes(leaf, first + len(nodes))
+        numbers.append(first + len(nodes) - 1 if isinstance(leaf, dict) else leaf)
+    return [*nodes, (tuple(tree), numbers)]
 
 
 def paths_of(schema: Schema, name: str) -> list[Path]:

@@ -125,12 +125,7 @@ def _nearest(name: str, names: Sequence[str]) -> str:
 
 
 def _usage(name: str) -> str:
-    """Return how the transform is written.
-
-    Example:
-        >>> _usage("scale_reward")
-        'scale_reward:scale=...'
-    """
+    """Return how the transform is written."""
     wanted = [one.name for one in fields(TRANSFORMS[name]) if one.default is MISSING]
     return f"{name}:..." if wanted == [_TEXT] else f"{name}:{','.join(f'{one}=...' for one in wanted)}"
 

@@ -37,6 +37,7 @@ class OneAtATime(RandomSampler):
 KINDS: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
     "random": (RandomSampler, OneAtATime, {}),
     "slices": (SliceSampler, OneByOne, {"num_slices": 3}),
+    "few starts": (SliceSampler, OneByOne, {"slice_len": 6}),
     "by trajectory": (SliceSampler, OneByOne, {"slice_len": 2, "weighting": "trajectory"}),
     "at reset": (SliceSampler, OneByOne, {"slice_len": 2, "start_at_reset": True, "truncated_key": None}),
     "shorter": (SliceSampler, OneByOne, {"slice_len": 6, "strict_length": False}),

@@ -96,14 +96,20 @@ def test_stacks_are_the_rows_before(dataset: Dataset, steps: list[int], k: int) 
 @pytest.mark.parametrize("shape", [(6,), (2, 3)])
 @pytest.mark.parametrize("k", [0, 3])
 @pytest.mark.parametrize("expression", [None, "length > 3"])
+@pytest.mark.parametrize("are_slices", [False, True])
 def test_planned_batches_are_those_read_one_by_one(
-    dataset: Dataset, shape: tuple[int, ...], k: int, expression: str | None
+    dataset: Dataset, shape: tuple[int, ...], k: int, expression: str | None, are_slices: bool
 ) -> None:
     chosen = rlx.open(dataset.path)
     chosen = chosen if expression is None else chosen.filter(expression)
     stacks = {"observation": k} if k else None
     steps = np.random.default_rng(k).integers(len(chosen), size=(4, *shape))
     steps.reshape(4, -1)[0] = np.arange(6)
+    if are_slices:
+        table = chosen.trajectories
+        fits = np.flatnonzero(table.length >= 3)
+        start = table.start[fits] + table.length[fits] - 3  # up to the last step
+        steps = (start[np.arange(8) % len(fits), None] + np.arange(3)).reshape(steps.shape)
     planned = PlannedBatches(chosen.steps, chosen.schema, steps, stacks)
     for number in (0, 3, 1, 2):
         found, expected = (

@@ -18,6 +18,7 @@ from rlx.buffer.sampler.slicing import (
     WholeOptions,
     check_options,
     draw_by_rejection,
+    first_tries,
     slicing_of,
 )
 from rlx.buffer.sampler.steps import Epoch, EpochSampler, SeededSampler, stored_steps
@@ -137,8 +138,8 @@ class SliceSampler(SeededSampler):
             return None
         slices, slice_len = self.slicing.shape(batch_size)
         index = self.index(storage)
-        starts = [self._drawn(index, rng, slices, slice_len)[0] for rng in self._draws.peek(count)]
-        rows, info = self.slicing.cut(storage, index, np.concatenate(starts), slice_len)
+        starts = self._drawn_ahead(index, count, slices, slice_len)
+        rows, info = self.slicing.cut(storage, index, starts, slice_len)
         return rows.reshape(count, -1), info
 
     def index(self, storage: Storage) -> TrajectoryIndex:
@@ -149,12 +150,28 @@ class SliceSampler(SeededSampler):
         """Return [slices] starts, and how many steps each slice has at most."""
         return self._drawn(index, self._draws.next(), slices, slice_len)
 
+    @property
+    def _draws_any_start(self) -> bool:
+        """Whether starts are random steps that pass a check."""
+        by_trajectory = self.slicing.whole_trajectories or self.slicing.start_at_reset or self.slicing.span[0]
+        return self.weighting == "step" and not by_trajectory
+
+    def _drawn_ahead(self, index: TrajectoryIndex, count: int, slices: int, slice_len: int | None) -> Rows:
+        """Return [count * slices] the starts that the next draws return; most of them are checked at once."""
+        starts, found = np.empty((count, slices), np.int64), np.zeros(count, bool)
+        if slice_len is not None and self._draws_any_start:
+            starts, found = first_tries(index, self._draws.peek(count), self.slicing, slices, slice_len)
+        if not found.all():
+            for number, rng in enumerate(self._draws.peek(count)):
+                if not found[number]:
+                    starts[number] = self._drawn(index, rng, slices, slice_len)[0]
+        return starts.reshape(-1)
+
     def _drawn(
         self, index: TrajectoryIndex, rng: np.random.Generator, slices: int, slice_len: int | None
     ) -> tuple[Rows, Rows | None]:
         starts = np.empty(0, np.int64)
-        by_trajectory = self.weighting == "trajectory" or self.slicing.whole_trajectories or self.slicing.start_at_reset
-        if slice_len is not None and not by_trajectory and not self.slicing.span[0]:
+        if slice_len is not None and self._draws_any_start:
             starts = draw_by_rejection(index, rng, self.slicing, slices, slice_len)
         if len(starts) == slices:
             return starts, None

@@ -1,6 +1,6 @@
 """Slices: their length, the keys that separate trajectories, where they may start, and the marks of their ends."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -327,7 +327,7 @@ def draw_by_rejection(
     It takes time proportional to the slices, not to the stored steps, and gives up where few steps are valid starts.
     """
     found: list[Rows] = []
-    missing, tries = slices, slices + slices // 4 + 8
+    missing, tries = slices, _tries(slices)
     for _ in range(_ROUNDS):
         rows = index.row_at(rng.integers(len(index), size=tries))
         found.append(rows[slicing.is_start(index, rows, slice_len)][:missing])
@@ -336,6 +336,22 @@ def draw_by_rejection(
             break
         tries *= 2
     return np.concatenate(found)
+
+
+def first_tries(
+    index: TrajectoryIndex, draws: Iterable[np.random.Generator], slicing: Slicing, slices: int, slice_len: int
+) -> tuple[Rows, NDArray[np.bool_]]:
+    """Return [draws, slices] the starts that ``draw_by_rejection`` finds in one round, and [draws] where it needs no
+    other."""
+    tries = _tries(slices)
+    rows = index.row_at(np.concatenate([rng.integers(len(index), size=tries) for rng in draws]))
+    fits = slicing.is_start(index, rows, slice_len).reshape(-1, tries)
+    first = np.argsort(~fits, axis=1, kind="stable")[:, :slices]
+    return np.take_along_axis(rows.reshape(-1, tries), first, axis=1), fits.sum(axis=1) >= slices
+
+
+def _tries(slices: int) -> int:
+    return slices + slices // 4 + 8
 
 
 def _starts_by_length(steps: NDArray[np.int64], slicing: Slicing, slice_len: int | None) -> NDArray[np.int64]:

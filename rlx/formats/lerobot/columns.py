@@ -183,12 +183,7 @@ def _is_depth(described: Mapping[str, Any]) -> bool:
 
 
 def _field_name(name: str, *, is_single: bool) -> str:
-    """Return the name of the field for LeRobot's name.
-
-    Example:
-        >>> _field_name("observation.images.top", is_single=False), _field_name("next.reward", is_single=True)
-        ('observation/images/top', 'reward')
-    """
+    """Return the name of the field for LeRobot's name."""
     if name.startswith("observation.") and is_single:
         return "observation"
     return name.removeprefix("next.").replace(".", "/")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlx.buffer.sampler.draws import permute
+from rlx.buffer.sampler.draws import Draws, permute, stream
 from tests.buffer.sampler.chance import fits
 
 
@@ -24,6 +24,19 @@ def test_a_place_does_not_depend_on_what_else_is_asked() -> None:
     some = np.array([[7, 999], [0, 7]])
     assert np.array_equal(permute(some, 1000, 5, 2), whole[some])
     assert permute(np.array([], np.int64), 1000, 5, 2).shape == (0,)
+
+
+def test_orders_and_draws_stay_those_of_earlier_versions() -> None:
+    assert permute(np.arange(6), 6, seed=0, epoch=1).tolist() == [1, 0, 5, 4, 3, 2]
+    assert int(stream(seed=1, worker=0, epoch=0, number=7).integers(100)) == 84
+
+
+def test_peeked_draws_are_the_next_ones() -> None:
+    draws = Draws(seed=3)
+    draws.next()
+    for size in (1, 3):  # an odd number of 32-bit draws leaves half a word
+        peeked = [rng.integers(100, size=size, dtype=np.int32).tolist() for rng in draws.peek(5)]
+        assert peeked == [draws.next().integers(100, size=size, dtype=np.int32).tolist() for _ in range(5)]
 
 
 def test_fifty_million() -> None:
