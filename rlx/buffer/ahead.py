@@ -17,7 +17,7 @@ from rlx.store.ted import PlannedBatches
 
 def batches_at_once(size: int) -> int:
     """Return the number of batches to plan at once, for this batch size; small fields of all of them are read ahead."""
-    return max(1, min(32, 4096 // size))
+    return max(1, min(64, 8192 // size))
 
 
 def is_planned(storage: Storage, around: Sequence[Any]) -> TypeGuard[DatasetStorage]:

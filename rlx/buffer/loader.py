@@ -290,12 +290,12 @@ class Loader(IterableDataset[TensorDictBase]):
 
     def _plan(self, epoch: int, numbers: range, group: int) -> PlannedBatches | None:
         """Return the batches of a group; None where they are read one by one."""
-        if len(self._parts) > 1:
+        chosen, size = numbers[group * self._at_once :][: self._at_once], self._elements
+        first, stop = chosen[0] * size, (chosen[-1] + 1) * size
+        if len(self._parts) > 1 or stop > self._limit:  # the last batch is smaller
             return None
-        elements = [self._mine(epoch, number) for number in numbers[group * self._at_once :][: self._at_once]]
-        if any(len(mine) != len(elements[0]) for mine in elements):
-            return None
-        return self._parts[0].plan(np.stack(elements), epoch)
+        mine = np.s_[:: chosen.step, self._share(size)]
+        return self._parts[0].plan(lambda: self._order.elements(epoch, first, stop).reshape(-1, size)[mine], epoch)
 
     def _mine(self, epoch: int, number: int) -> Rows:
         first = number - number % self._at_once
@@ -303,8 +303,11 @@ class Loader(IterableDataset[TensorDictBase]):
         planned = _planned(self._order, epoch, begin, end)
         start = number * self._elements
         size = min(self._elements, self._limit - start)
-        low, high = (size * r // self.world_size for r in (self.rank, self.rank + 1))
-        return planned[start - begin + low : start - begin + high]
+        return planned[start - begin :][self._share(size)]
+
+    def _share(self, size: int) -> slice:
+        """Return which elements of a batch are this rank's."""
+        return slice(*(size * rank // self.world_size for rank in (self.rank, self.rank + 1)))
 
     @property
     def _limit(self) -> int:

@@ -108,10 +108,11 @@ class Part:
         self.__dict__.update(state)
         self.renew()
 
-    def plan(self, elements: Rows, epoch: int) -> PlannedBatches | None:
-        """Return batches of elements [batches, n]; None where they are read one by one."""
+    def plan(self, choose: Callable[[], Rows], epoch: int) -> PlannedBatches | None:
+        """Return batches of the elements [batches, n] that ``choose`` returns; None where they are read one by one."""
         if self._buffer is not None or not is_planned(self.storage, self._around):
             return None
+        elements = choose()
         rows = self._rows(elements.reshape(-1), epoch)
         return planned(self.storage, self._around, rows.reshape(*elements.shape, *rows.shape[1:]))
 

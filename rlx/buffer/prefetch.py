@@ -116,7 +116,7 @@ class ReadWriteLock:
         self._waiting_writers, self._is_forking = 0, False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Draw:
     """The choice of a sampler.
 

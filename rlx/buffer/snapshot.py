@@ -195,21 +195,7 @@ class SavedState(ABC):
 
 
 class SavedSteps:
-    """A storage that writes its steps to a directory, compressed.
-
-    Example:
-        >>> import torch
-        >>> from tempfile import TemporaryDirectory
-        >>> from tensordict import TensorDict
-        >>> from rlx.buffer import LazyTensorStorage, ListStorage
-        >>> storage, other = ListStorage(10), LazyTensorStorage(100)
-        >>> rows = storage.append(TensorDict({"action": torch.arange(3)}, [3]))
-        >>> with TemporaryDirectory() as directory:
-        ...     storage.dumps(directory)
-        ...     other.loads(directory)
-        >>> other[:]["action"]
-        tensor([0, 1, 2])
-    """
+    """A storage that writes its steps to a directory, compressed."""
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
         """Write the steps to a directory, in place of the checkpoint that may be there.

@@ -57,14 +57,7 @@ class Beginning(Protocol):
 
 
 def reference_frames(rows: int, row_bytes: int, level: int) -> int:
-    """Return how many of the first rows of a run a dictionary holds.
-
-    Example:
-        >>> [reference_frames(8192, 84 * 84, level) for level in (6, 12)]
-        [384, 1024]
-        >>> reference_frames(8192, 210 * 160 * 3, 6), reference_frames(100, 84 * 84, 6), reference_frames(9, 7056, 6)
-        (64, 64, 9)
-    """
+    """Return how many of the first rows of a run a dictionary holds."""
     archive = level >= ARCHIVE_LEVEL
     most = min(_MOST_FRAMES[archive], _MOST_BYTES[archive] // row_bytes)
     # In proportion to the rows, so that short runs are not mostly dictionary.

@@ -32,10 +32,13 @@ Numbers = NDArray[np.int64]
 _ADDRESS, _SIZE = ctypes.c_void_p, ctypes.c_size_t
 
 
-def address(array: NDArray[Any]) -> int:
+def address(array: Any) -> int:
     """Return where the elements of an array are in memory."""
-    found: int = array.__array_interface__["data"][0]  # a third of the time of array.ctypes.data
-    return found
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # a third of the time of the other
+    except (TypeError, ValueError):  # read-only, or of no bytes
+        found: int = array.__array_interface__["data"][0]
+        return found
 
 
 class FileTable(ctypes.Structure):
@@ -113,7 +116,8 @@ class Kernel:
         found, count = ctypes.c_int64(), len(row)
         places = address(shard), address(row), address(out)
         status = self._read(self._decoder, table, count, len(out) // count, *places, ctypes.byref(found))
-        self._check(status, found, out)
+        if status:
+            self._check(status, found, out)
 
     def decode(self, frame: Numbers, size: NDArray[Any], dictionary: Numbers, out: NDArray[np.uint8]) -> None:
         """Decode frames in the memory of this process, which nobody may have damaged, into ``out``.
@@ -128,7 +132,8 @@ class Kernel:
         columns = [np.ascontiguousarray(column, np.int64) for column in (frame, size, dictionary)]
         places = map(address, columns)
         status = self._decode(self._decoder, len(frame), *places, out.shape[1], address(out), ctypes.byref(found))
-        self._check(status, found, out)
+        if status:
+            self._check(status, found, out)
 
     def _check(self, status: int, result: ctypes.c_int64, out: NDArray[np.uint8]) -> None:
         if status == _OUTSIDE:
@@ -138,8 +143,7 @@ class Kernel:
             if self._is_error(found):
                 raise CorruptDatasetError(f"a compressed chunk is damaged: {self._error_name(found).decode()}")
             raise CorruptDatasetError(f"a compressed chunk holds {found:,} bytes, expected {out.shape[1]:,}")
-        if status:
-            raise MemoryError
+        raise MemoryError
 
 
 class _Decoder(ctypes.Structure):

@@ -253,12 +253,6 @@ class Changes:
 
     Attributes:
         is_reset: whether the storage was emptied since ``take``.
-
-    Example:
-        >>> changes = Changes(4)
-        >>> changes.note(np.array([3, 1, 3]))
-        >>> changes.take(), changes.take()
-        (array([1, 3]), array([], dtype=int64))
     """
 
     def __init__(self, max_size: int) -> None:

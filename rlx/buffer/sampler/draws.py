@@ -169,11 +169,11 @@ def permute(ordinals: NDArray[np.int64], n: int, seed: int, epoch: int) -> NDArr
 
 def _shuffle(places: NDArray[np.int64], width: int, height: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Return [n] where a permutation of range(width * height) takes each place."""
-    one, other = np.divmod(places.astype(np.uint64), np.uint64(width))
     size, other_size = np.uint64(height), np.uint64(width)
+    one, other = np.divmod(places.astype(np.uint64), other_size)
     for key in keys:
         mixed = (other ^ key) * _ODD
-        mixed = (mixed ^ (mixed >> _HALF)) * _MIX
-        one, other = other, (one + (mixed >> _HALF)) % size
+        mixed = ((mixed ^ (mixed >> _HALF)) * _MIX >> _HALF) + one
+        one, other = other, mixed - mixed // size * size  # the rest, in half of the time of %
         size, other_size = other_size, size
     return (one * np.uint64(width) + other).astype(np.int64)

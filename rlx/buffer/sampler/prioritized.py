@@ -22,14 +22,6 @@ class PriorityTree:
 
     Args:
         capacity: how many leaves; they start as what changes nothing: 0, infinity or minus infinity.
-
-    Example:
-        >>> tree = PriorityTree(10)
-        >>> tree.set(np.array([3, 7]), np.array([1.0, 2.0]))
-        >>> tree.root
-        3.0
-        >>> tree.find(np.array([0.5, 1.5, 2.9]))
-        array([3, 7, 7])
     """
 
     def __init__(self, capacity: int, of: Literal["sum", "min", "max"] = "sum") -> None:

@@ -28,6 +28,8 @@ def test_a_place_does_not_depend_on_what_else_is_asked() -> None:
 
 def test_orders_and_draws_stay_those_of_earlier_versions() -> None:
     assert permute(np.arange(6), 6, seed=0, epoch=1).tolist() == [1, 0, 5, 4, 3, 2]
+    assert permute(np.array([0, 1, 98_999]), 99_000, 1, 0).tolist() == [67110, 45788, 36987]
+    assert permute(np.array([0, 49_999_999]), 50_000_000, 3, 7).tolist() == [45646124, 38762390]
     assert int(stream(seed=1, worker=0, epoch=0, number=7).integers(100)) == 84
 
 
