@@ -214,7 +214,7 @@
       const isCurrent = episode && Number(one.dataset.episode) === episode.number;
       isCurrent ? one.setAttribute("aria-current", "true") : one.removeAttribute("aria-current");
       const box = one.closest(".scroll"), top = one.offsetTop - box.clientHeight / 2;
-      if (isCurrent && Math.abs(top - box.scrollTop) > box.clientHeight / 2 - one.offsetHeight) box.scrollTop = top;
+      if (isCurrent && Math.abs(top - box.scrollTop) > box.clientHeight / 2 - one.offsetHeight) box.scrollTop = top - (top % one.offsetHeight); // no row half below the heading
     }
   };
 

@@ -287,7 +287,7 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         for row in rows
     )
     head, body = f"<thead><tr>{''.join(heads)}</tr></thead>", f"<tbody>{''.join(cells)}</tbody>"
-    return f'<div class="scroll" tabindex="0"><table>{head}{body}</table></div>'
+    return f'<div class="scroll" tabindex="0" role="group" aria-label="Table"><table>{head}{body}</table></div>'
 
 
 def _style() -> str:
