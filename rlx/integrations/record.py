@@ -24,7 +24,6 @@ from rlx.collector.environment.gym_env import environment_name
 from rlx.collector.environment.space import Space, flatten, schema_of
 from rlx.collector.environment.vector import row_of
 from rlx.collector.rollout.episodes import REWARDS, Ended, join, rewards_as
-from rlx.collector.rollout.steps import IS_INIT
 from rlx.collector.worker.shard_thread import ShardThread
 from rlx.errors import CollectError, OptionError
 from rlx.manifest import Manifest
@@ -186,10 +185,8 @@ class _Running:
         actions, ends = zip(*self.steps, strict=True)
         rewards, terminated, truncated = (np.array(column) for column in zip(*ends, strict=True))
         truncated[-1] |= is_cut
-        is_init = np.arange(len(rewards)) == 0
         after = {"reward": rewards.astype(reward), "terminated": terminated, "truncated": truncated}
-        step = {**_stacked(actions), IS_INIT: is_init}
-        return Ended(_stacked(self.observations), step, after, np.array([len(rewards)]), is_cut)
+        return Ended(_stacked(self.observations), _stacked(actions), after, np.array([len(rewards)]), is_cut)
 
 
 def _stacked(rows: Iterable[Arrays]) -> dict[str, NDArray[Any]]:

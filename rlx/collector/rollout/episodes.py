@@ -244,17 +244,16 @@ def join(ended: Sequence[Ended], schema: Schema, first: int, stride: int = 1) ->
     """Return one block of these episodes, numbered ``first``, ``first + stride``, ...
 
     Args:
-        ended: at least one; what they hold and the schema does not is refused, but ``is_init``, which is derived.
+        ended: at least one; without ``is_init``, which is made where the schema has it.
         schema: of the block.
         first: number of the first episode.
         stride: between the numbers.
     """
     data = _concatenated([{**one.observation, **one.step, **one.next} for one in ended])
-    if IS_INIT in schema:
-        data[IS_INIT] = data[IS_INIT][:, None]
-    else:
-        del data[IS_INIT]
     lengths = np.concatenate([one.lengths for one in ended])
+    if IS_INIT in schema:
+        data[IS_INIT] = np.zeros((lengths.sum(), 1), bool)
+        data[IS_INIT][np.cumsum(lengths) - lengths] = True
     cut = np.repeat([one.is_cut for one in ended], [len(one.lengths) for one in ended])
     numbers, always = np.arange(len(lengths)) * stride + first, np.ones(len(lengths), bool)
     return Block(data, lengths, numbers, always, always, cut=cut)

@@ -144,9 +144,9 @@ class Rollout:
                 terminated_column[where] = terminated
                 truncated_column[where] = truncated
                 # An environment that was only reset has its first step still to come.
-                self._is_init = ended if recorded is None else np.where(recorded, ended, self._is_init)
+                self._is_init = ended if recorded is None else ended | ~recorded
             elif begins:
-                self._is_init = nothing if recorded is None else self._is_init & ~recorded
+                self._is_init = nothing if recorded is None else ~recorded
             if choice.state:
                 self._carry(choice.state, np.flatnonzero(ended), final, at)
             if is_even and skipped is None:

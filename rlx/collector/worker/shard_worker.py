@@ -13,7 +13,7 @@ from rlx.collector.environment.vector import Environment
 from rlx.collector.policy.spec import PolicySpec, exploring, load_object
 from rlx.collector.rollout.episodes import Ended, Episodes, Layout, first_of, join, layout_of, rewards_as
 from rlx.collector.rollout.loop import Rollout
-from rlx.collector.rollout.steps import InfoKeys, Infos, Steps
+from rlx.collector.rollout.steps import IS_INIT, InfoKeys, Infos, Steps
 from rlx.collector.worker.shard_thread import ShardThread
 from rlx.files.lock import check_seen
 from rlx.manifest import ShardRecord
@@ -75,6 +75,7 @@ class Session:
                 limit exactly.
         """
         steps, self._looked = self._looked or self._chunk(most_steps), None
+        del steps.step[IS_INIT]  # follows from where episodes begin
         ended = self._episodes.add(steps, most_steps if is_last else None)
         return ended, min(most_steps, int(steps.counts.sum()))
 
