@@ -91,6 +91,24 @@ def test_d3rlpy_trains(dataset: Path) -> None:
     learner.fit(buffer, n_steps=3, n_steps_per_epoch=3, show_progress=False, logger_adapter=logs)
 
 
+def test_tianshou_trains(dataset: Path) -> None:
+    pytest.importorskip("tianshou", minversion="2.0")
+    from tianshou.algorithm.modelfree.dqn import DQN, DiscreteQLearningPolicy  # noqa: PLC0415
+    from tianshou.algorithm.optim import AdamOptimizerFactory  # noqa: PLC0415
+    from tianshou.utils.net.common import Net  # noqa: PLC0415
+    from tianshou.utils.torch_utils import policy_within_training_step  # noqa: PLC0415
+
+    from rlx.integrations.tianshou import replay_buffer  # noqa: PLC0415
+
+    network = Net(state_shape=(4,), action_shape=2, hidden_sizes=[16])
+    policy = DiscreteQLearningPolicy(model=network, action_space=gymnasium.spaces.Discrete(2))
+    learner = DQN(policy=policy, optim=AdamOptimizerFactory(lr=1e-2), n_step_return_horizon=3)
+    before = torch.cat([weights.flatten() for weights in network.parameters()])
+    with policy_within_training_step(policy):
+        learner.update(replay_buffer(dataset), sample_size=32)
+    assert not torch.equal(before, torch.cat([weights.flatten() for weights in network.parameters()]))
+
+
 def test_tianshou_samples(dataset: Path) -> None:
     pytest.importorskip("tianshou")
     from rlx.integrations.tianshou import replay_buffer  # noqa: PLC0415
