@@ -103,17 +103,16 @@ class Rollout:
         is_stopped = False
         while made < length and not (is_stopped := should_stop is not None and should_stop()):
             begins = self._is_init is not nothing
-            if draw is None:
-                choice = _asked(policy, Situation(self._observation, self._is_init, self._state))
-                actions, flat_actions = self._fit_actions(choice.action)
-            else:  # actions that fit, and nothing else
-                actions = draw(None)
-                flat_actions = {"action": actions}
             # Written before the environment steps, as some arrays may be the environment's own. Where it only resets,
             # the row is written again, or removed.
             where: Where = (_ALL, made) if is_even else (every, at)
-            for name, array in flat_actions.items():
-                column(steps.step, name, array, length)[where] = array
+            if draw is None:
+                choice = _asked(policy, Situation(self._observation, self._is_init, self._state))
+                actions, flat_actions = self._fit_actions(choice.action)
+                for name, array in flat_actions.items():
+                    column(steps.step, name, array, length)[where] = array
+            else:  # actions that fit, and nothing else
+                steps.step["action"][where] = actions = draw(None)
             if begins:
                 is_init[where] = self._is_init
             if draw is None or self._written.writes:
