@@ -36,9 +36,8 @@ class Loader(IterableDataset[TensorDictBase]):
         data: a dataset, its path, id or URL, a ``ReplayBuffer`` (its transforms are applied, its sampler is not used),
             or a list of them. Batches of several have ``("collector", "dataset")``, the number of each step's source.
         batch_size: steps per batch, over all ranks.
-        slice_len: steps per slice; batches are then [slices, slice_len], and observations may share memory with the
-            next ones. Every epoch cuts each trajectory into slices from another offset; trajectories shorter than a
-            slice are left out, and counted in ``left_out``.
+        slice_len: steps per slice; batches are then [slices, slice_len]. Every epoch cuts each trajectory into slices
+            from another offset; trajectories shorter than a slice are left out, and counted in ``left_out``.
         transform: a callable, or one of ``rlx.buffer.transform``, such as ``FrameStack(4)``, ``NStep(3)`` or
             ``Compose``.
         weights: share of each source in the samples; in proportion to their sizes by default. Without replacement, a

@@ -161,10 +161,6 @@ class StepReader:
         shard, local = places.shard, places.observation if is_observed else places.step
         if k:
             shard, local = self._stacked(places, k)
-        elif is_observed and len(shape) > 2 and _are_slices(places, shape[-1]):
-            # A slice is a stack: all of its rows are decoded to one place, where the next ones are one row further.
-            k = shape[-1]
-            shard, local = np.repeat(shard[::k], k + 1), np.add.outer(local[::k], np.arange(k + 1))
         shard, local = shard.reshape(shape[0], -1), local.reshape(shape[0], -1)
 
         def read(batch: int) -> list[Rows]:
@@ -236,11 +232,6 @@ def _is_run(places: Places) -> bool:
     if steps[-1] - steps[0] != len(steps) - 1 or trajectory[0] != trajectory[-1]:
         return False
     return bool((steps[1:] > steps[:-1]).all())
-
-
-def _are_slices(places: Places, length: int) -> bool:
-    steps, trajectory = places.steps.reshape(-1, length), places.trajectory.reshape(-1, length)
-    return bool((steps[:, 1:] - steps[:, :-1] == 1).all() and (trajectory[:, 0] == trajectory[:, -1]).all())
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,8 +149,7 @@ Path = tuple[str, ...]
 class PlannedBatches:
     """Batches of TED, all of one shape; ``read_ted`` gives the same, one batch at a time.
 
-    Large rows are decoded when a batch is asked for. Batches share no memory, but observations of slices, [slices,
-    length], share theirs with the next ones. Threads may read at once.
+    Large rows are decoded when a batch is asked for. Batches share no memory. Threads may read at once.
 
     Args:
         schema: of a step; without texts.

@@ -1,3 +1,4 @@
+import itertools
 import json
 import multiprocessing
 import threading
@@ -217,6 +218,15 @@ def test_slices_are_steps_of_one_trajectory(dataset: Dataset) -> None:
         assert len(starts) == sum(length // 4 for length in LENGTHS)
         seen.update(starts)
     assert len(seen) > len(starts)
+
+
+@pytest.mark.parametrize("slice_len", [None, 8])
+def test_leaves_share_no_memory(pong: Path, slice_len: int | None) -> None:
+    batches = list(itertools.islice(Loader(rlx.open(pong), 32, slice_len=slice_len), 3))
+    leaves = [leaf for batch in batches for leaf in batch.values(include_nested=True, leaves_only=True)]
+    assert all(leaf.is_contiguous() for leaf in leaves)
+    for first, second in itertools.combinations(leaves, 2):
+        assert not np.shares_memory(first.numpy(), second.numpy())
 
 
 def test_it_reads_what_a_buffer_reads(dataset: Dataset) -> None:
