@@ -42,15 +42,17 @@ KINDS: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
     "at reset": (SliceSampler, OneByOne, {"slice_len": 2, "start_at_reset": True, "truncated_key": None}),
     "shorter": (SliceSampler, OneByOne, {"slice_len": 6, "strict_length": False}),
     "span": (SliceSampler, OneByOne, {"slice_len": 3, "span": True}),
+    "own flag": (SliceSampler, OneByOne, {"slice_len": 2, "truncated_key": ("next", "lives")}),
     "padded": (SliceSampler, OneByOne, {"slice_len": 6, "strict_length": False, "pad_output": True}),
 }
 
 
 @pytest.fixture(scope="module", params=HOW)
 def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dataset]:
-    blocks = [[make_block([3, 5, 9], first_episode=3 * shard, schema=LARGE)] for shard in range(2)]
+    schema = Schema({**LARGE.fields, "lives": Field("uint8", (), Role.NEXT)})
+    blocks = [[make_block([3, 5, 9], first_episode=3 * shard, schema=schema)] for shard in range(2)]
     with reading(request.param):
-        yield write_dataset(tmp_path_factory.mktemp("data") / "data", blocks, schema=LARGE)
+        yield write_dataset(tmp_path_factory.mktemp("data") / "data", blocks, schema=schema)
 
 
 def assert_same(one: Any, other: Any) -> None:
