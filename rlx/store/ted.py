@@ -220,7 +220,7 @@ def _small(
         if stored is None or path[0] != "next":
             found[path] = values
         else:
-            found[path] = stored | values.reshape(stored.shape)
+            found[path] = np.bitwise_or(stored, values.reshape(stored.shape))
     return found
 
 
