@@ -282,7 +282,8 @@ def _mark(batch: TensorDictBase, number: int) -> None:
 
 def _stacked(batches: list[TensorDictBase]) -> TensorDictBase:
     """Return [n, B / n] of n batches, with the keys that all of them have."""
-    common = set.intersection(*(set(batch.keys(True, True, is_leaf_nontensor)) for batch in batches))
+    keys, *others = [dict.fromkeys(batch.keys(True, True, is_leaf_nontensor)) for batch in batches]
+    common = [key for key in keys if all(key in other for other in others)]
     try:
         stacked: Any = torch.stack([batch.select(*common) for batch in batches])
     except RuntimeError as exc:

@@ -189,6 +189,29 @@ def parts() -> dict[str, Any]:
     return {"storages": storages, "samplers": samplers, "writers": writers}
 
 
+def test_a_state_goes_on_where_it_stopped() -> None:
+    first, second = (ReplayBufferEnsemble(filled(0), filled(1), num_buffer_sampled=3, batch_size=3) for _ in range(2))
+    first.sample()
+    second.load_state_dict(first.state_dict())
+    assert all((first.sample() == second.sample()).all() for _ in range(5))
+
+
+def test_parts_of_an_ensemble() -> None:
+    ensemble = ReplayBufferEnsemble(filled(0), filled(1), p=[1, 3], batch_size=6)
+    assert ensemble.storage.max_size == 20
+    assert ensemble.storage[[1]].storages == (ensemble[1].storage,)
+    assert ensemble.writer[[0]].writers == (ensemble[0].writer,)
+    assert ensemble.sampler[1:].samplers == (ensemble[1].sampler,)
+    assert ensemble.sampler.p is not None
+    assert (ensemble.sampler.p.tolist(), ensemble.sampler.num_buffer_sampled) == ([0.25, 0.75], 2)
+    ensemble.writer.load_state_dict({"writers": [{"cursor": 3}, {"cursor": 4}]})
+    assert ensemble.writer.state_dict() == {"writers": [{"cursor": 3}, {"cursor": 4}]}
+    ensemble.shutdown()
+    ensemble.empty()
+    assert (len(ensemble), ensemble.batch_size) == (0, 6)
+    assert repr(ensemble).count("steps=0") == 2
+
+
 def test_an_ensemble_is_made_of_parts() -> None:
     ensemble = ReplayBufferEnsemble(**parts(), batch_size=8)
     batch = ensemble.sample()

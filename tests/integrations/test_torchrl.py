@@ -99,6 +99,28 @@ def test_torchrls_samplers_draw_from_rlx(dataset: rlx.Dataset, kind: str, is_dat
         assert len({*drawn}) == len(drawn) == len(dataset)
 
 
+def test_the_state_of_torchrls_samplers(dataset: rlx.Dataset) -> None:
+    def made() -> rlx.ReplayBuffer:
+        sampler = Sampler(samplers.SamplerWithoutReplacement())
+        buffer = rlx.ReplayBuffer(storage=rlx.buffer.LazyTensorStorage(60), sampler=sampler, batch_size=20)
+        buffer.extend(dataset[:60])
+        return buffer
+
+    buffer, other = made(), made()
+    first = buffer.sample()["index"]
+    with pytest.warns(UserWarning, match="not prioritized"):
+        buffer.update_priority(first, 2.0)
+    other.sampler.load_state_dict(buffer.sampler.state_dict())
+    rest = [other.sample()["index"] for _ in range(2)]
+    assert sorted(torch.cat([first, *rest]).tolist()) == [*range(60)]
+    assert other.sampler.ran_out
+    assert not buffer.sampler.ran_out
+    with pytest.raises(OptionError, match="expected a sampler of rlx"):
+        buffer.sampler.shard(0, 2)
+    buffer.empty()
+    assert len(buffer) == 0
+
+
 def test_what_torchrl_cannot_do_is_named(dataset: rlx.Dataset, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="2 dimensions: expected 1"):
         Storage(rlx.buffer.LazyTensorStorage(10, ndim=2))

@@ -83,6 +83,14 @@ def test_steps_are_changed_and_forgotten() -> None:
     assert tokens(buffer[:]) == [[0]]
 
 
+def test_steps_are_replaced_and_appended_at_rows() -> None:
+    storage = LazyStackStorage(4)
+    storage.set(np.arange(2), torch.stack([step(0, 1), step(1, 1)]))
+    storage.set(np.array([2]), torch.stack([step(2, 3)]))
+    storage.replace(np.array([0]), torch.stack([step(9, 2)]))
+    assert tokens(storage.get(np.arange(3))) == [[9, 9], [1], [2, 2, 2]]
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_torchrl_stores_the_same() -> None:
     peers = pytest.importorskip("torchrl.data", reason="torchrl is not installed")

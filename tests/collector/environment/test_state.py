@@ -1,6 +1,7 @@
 """The state of environments: one in another's state makes the same steps, and what hides state is named."""
 
 import os
+import random
 from collections.abc import Callable
 from copy import deepcopy
 from io import BytesIO
@@ -38,6 +39,9 @@ class Walk(gymnasium.Env[Any, Any]):
 
         self.count = count
         self.old = np.random.RandomState(1)
+        self.dice, self.noise = random.Random(2), torch.Generator()
+        self.memory, self.weights = bytearray(3), torch.zeros(2)
+        self.pieces = np.array([[None, "a"]], object)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed, options=options)
@@ -48,6 +52,10 @@ class Walk(gymnasium.Env[Any, Any]):
         self.trail[0] += self.np_random.random() + action + self.action_space.sample()
         self.agent.friends[0].trail[1] += self.old.random() + self.agent.friends[1].steps
         self.agent.steps += 1
+        self.memory[self.dice.randrange(3)] += 1
+        self.weights += torch.rand(2, generator=self.noise)
+        self.pieces[0, 0] = (self.pieces[0, 0] or 0) + self.memory[0]
+        self.trail[1] += float(self.weights.sum()) + self.pieces[0, 0]
         return self.trail.copy(), float(self.count()), False, self.agent.steps % 9 == 0, {}
 
 

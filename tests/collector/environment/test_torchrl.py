@@ -124,6 +124,17 @@ def _actions() -> dict[str, Any]:
     return {"push": np.zeros((2, 2), np.float32), "press": np.zeros((2, 2), np.int64)}
 
 
+def test_some_of_several_are_reset() -> None:
+    environment: Any = open_environment(made.counted_pair)
+    with pytest.raises(CollectError, match="reset it before the first step"):
+        environment._env.step(np.zeros(2, np.int64))
+    environment._env.reset(seed=0)
+    for _ in range(3):
+        environment._env.step(np.zeros(2, np.int64))
+    found, _ = environment._env.reset(options={"reset_mask": np.array([False, True])})
+    assert found["step_count"].reshape(-1).tolist() == [3, 0]
+
+
 def test_text_is_an_observation() -> None:
     environment: Any = open_environment(made.Speaking)
     assert isinstance(environment.observation_space["text"], gymnasium.spaces.Text)
