@@ -23,8 +23,10 @@ from rlx.store.writer import ShardFormat
 
 # Long enough that a step costs little more than the environment takes; short enough that memory stays small.
 CHUNK_STEPS = 64
-# Short episodes are written together: a block costs as much as tens of steps.
-_BLOCK_STEPS = 512
+# Episodes are written together: a block costs as much as tens of steps, and the thread that writes many small ones
+# takes the interpreter's lock from the one that collects.
+_BLOCK_BYTES = 8 << 20
+_BLOCK_STEPS_OF_TEXT = 512  # whose bytes are not known
 
 
 class Session:
@@ -186,6 +188,7 @@ class ShardWorker:
         self._next_episode, self._stride = config.episodes
         self._waiting: list[Ended] = []  # beyond the limit of a work unit
         self._unwritten: list[Ended] = []
+        self._unwritten_steps = 0
         self._shard_steps = 0  # those of unwritten episodes among them
 
     def __call__(self, task: FindLayout | ShardFormat | WorkUnit | None) -> Layout | UnitResult | None:
@@ -207,6 +210,8 @@ class ShardWorker:
 
     def _write(self, shards: ShardFormat) -> None:
         self._schema = shards.schema
+        has_text = any(field.is_text for field in self._schema.fields.values())
+        self._block_steps = _BLOCK_STEPS_OF_TEXT if has_text else _BLOCK_BYTES // self._schema.row_bytes
         config = self._config
         self._shards = ShardThread(shards, lambda name: partial_directory(config.dataset, name, config.writer))
         self._shards.__enter__()
@@ -253,13 +258,14 @@ class ShardWorker:
             one.next["reward"] = rewards_as(dtype, one.next["reward"], rounds=self._config.rounds)
         self._unwritten += ready
         self._shard = unit.shard
-        self._shard_steps += sum(one.steps for one in ready)
-        if sum(one.steps for one in self._unwritten) >= _BLOCK_STEPS:
+        steps = sum(one.steps for one in ready)
+        self._unwritten_steps, self._shard_steps = self._unwritten_steps + steps, self._shard_steps + steps
+        if self._unwritten and self._unwritten_steps >= self._block_steps:
             self._flush(shards)
         return sum(len(one.lengths) for one in ready)
 
     def _flush(self, shards: ShardThread) -> None:
-        ended, self._unwritten = self._unwritten, []
+        ended, self._unwritten, self._unwritten_steps = self._unwritten, [], 0
         block = join(ended, self._schema, self._next_episode, self._stride)
         self._next_episode += len(block.lengths) * self._stride
         shards.append(self._shard, block)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tensordict import TensorDict
+from tensordict import LazyStackedTensorDict, TensorDict
 
 from rlx.buffer import LazyStackStorage, ReplayBuffer, SliceSampler, TensorDictReplayBuffer
 from rlx.errors import SchemaMismatchError
@@ -85,9 +85,9 @@ def test_steps_are_changed_and_forgotten() -> None:
 
 def test_steps_are_replaced_and_appended_at_rows() -> None:
     storage = LazyStackStorage(4)
-    storage.set(np.arange(2), torch.stack([step(0, 1), step(1, 1)]))
-    storage.set(np.array([2]), torch.stack([step(2, 3)]))
-    storage.replace(np.array([0]), torch.stack([step(9, 2)]))
+    storage.set(np.arange(2), LazyStackedTensorDict(step(0, 1), step(1, 1)))
+    storage.set(np.array([2]), LazyStackedTensorDict(step(2, 3)))
+    storage.replace(np.array([0]), LazyStackedTensorDict(step(9, 2)))
     assert tokens(storage.get(np.arange(3))) == [[9, 9], [1], [2, 2, 2]]
 
 
