@@ -69,7 +69,7 @@ class RingStorage(SavedSteps, Storage, ABC):
         """Make room for steps of the schema."""
 
     def _announce(self, new: int) -> None:
-        """Prepare for a write that adds at most so many steps to a lane; 0 if it changes stored ones."""
+        """Prepare for a write that adds at most ``new`` steps to a lane, or changes stored ones."""
 
     @abstractmethod
     def _write(self, rows: Rows, leaves: Leaves) -> None:

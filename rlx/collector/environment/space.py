@@ -134,19 +134,18 @@ class RandomPolicy:
     def __init__(self, action_space: Space, seeds: Sequence[int]) -> None:
         self._spaces = [_seeded(action_space, seed) for seed in seeds]
         self._generators = [np.random.default_rng(seed) for seed in seeds]
-        self._discrete = action_space if isinstance(action_space, spaces.Discrete) else None
-        self.is_discrete = self._discrete is not None
+        self.discrete = action_space if isinstance(action_space, spaces.Discrete) else None
         self._ahead: NDArray[Any] = np.zeros((0, len(seeds)), np.int64)
         self._next = 0
 
     def __call__(self, observation: Any) -> Any:  # noqa: ARG002  (that is what random means)
         """Return [n, ...] actions."""
-        if self._discrete is None:
+        if self.discrete is None:
             return _stacked([space.sample() for space in self._spaces])
         if self._next == len(self._ahead):
-            low, n = int(self._discrete.start), int(self._discrete.n)
+            low, n = int(self.discrete.start), int(self.discrete.n)
             drawn = [rng.integers(low, low + n, _DRAWN_AHEAD) for rng in self._generators]
-            self._ahead, self._next = np.stack(drawn, 1).astype(self._discrete.dtype), 0
+            self._ahead, self._next = np.stack(drawn, 1).astype(self.discrete.dtype), 0
         self._next += 1
         return self._ahead[self._next - 1]
 

@@ -79,7 +79,7 @@ class FunctionPolicy:
     def __init__(self, function: Callable[[Any], Any], action_space: Space | None = None) -> None:
         self._function = function
         # Random actions of a few need neither a situation nor a check.
-        self.draw = function if isinstance(function, RandomPolicy) and function.is_discrete else None
+        self.draw = function if isinstance(function, RandomPolicy) and function.discrete is not None else None
         self._has_pairs = _is_pair_with_dict(action_space)
 
     def initial_state(self, situation: Situation) -> Arrays:  # noqa: ARG002  (it has none)

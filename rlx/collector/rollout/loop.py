@@ -115,8 +115,7 @@ class Rollout:
                 steps.step["action"][where] = actions = draw(None)
             if begins:
                 is_init[where] = self._is_init
-            if draw is None or self._written.writes:
-                self._written.put(choice, steps, where)
+            self._written.put(choice, steps, where)
             if self._written.state:
                 self._put_state(steps, where)
             outcome = self._environment.step(actions)

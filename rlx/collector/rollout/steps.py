@@ -311,11 +311,11 @@ class Written:
         self._kept: dict[str, list[str]] = {}
         # Zeros [n, ...] like the kept state of the policy, by name; empty before its first choice.
         self.state: Arrays = {}
-        self.writes = True  # until its first choice shows otherwise
+        self._writes = True  # until its first choice shows otherwise
 
     def put(self, choice: Choice, steps: Steps, where: Where) -> None:
         """Write a policy's outputs of one step, except action and state, into the rows of that step."""
-        if not (choice.step or choice.next or choice.state or self.writes):
+        if not (choice.step or choice.next or choice.state or self._writes):
             return
         found = {"step": choice.step, "next": choice.next, "state": choice.state}
         if self._rows is None:
@@ -347,7 +347,7 @@ class Written:
             for group in _GROUPS
         }
         self.state = {name: np.zeros_like(found["state"][name]) for name in self._kept["state"]}
-        self.writes = any(found.values())
+        self._writes = any(found.values())
         return {group: {name: (array.dtype, array.shape) for name, array in found[group].items()} for group in _GROUPS}
 
     def _check(self, group: str, name: str, array: NDArray[Any]) -> None:

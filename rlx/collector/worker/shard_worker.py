@@ -211,7 +211,7 @@ class ShardWorker:
     def _write(self, shards: ShardFormat) -> None:
         self._schema = shards.schema
         has_text = any(field.is_text for field in self._schema.fields.values())
-        self._block_steps = _BLOCK_STEPS_OF_TEXT if has_text else _BLOCK_BYTES // self._schema.row_bytes
+        self._block_steps = _BLOCK_STEPS_OF_TEXT if has_text else max(1, _BLOCK_BYTES // self._schema.row_bytes)
         config = self._config
         self._shards = ShardThread(shards, lambda name: partial_directory(config.dataset, name, config.writer))
         self._shards.__enter__()
@@ -260,7 +260,7 @@ class ShardWorker:
         self._shard = unit.shard
         steps = sum(one.steps for one in ready)
         self._unwritten_steps, self._shard_steps = self._unwritten_steps + steps, self._shard_steps + steps
-        if self._unwritten and self._unwritten_steps >= self._block_steps:
+        if self._unwritten_steps >= self._block_steps:
             self._flush(shards)
         return sum(len(one.lengths) for one in ready)
 
