@@ -26,6 +26,8 @@ _MAGIC = b"PAR1"
 _NUMBERED = re.compile(r"(?:(?P<split>.+?)-)?(?P<number>\d{5})-of-(?P<count>\d{5})(?:-[0-9a-f]+)?")
 _MAX_FILES = 100_000
 _SHOWN = 20
+# Directory of the table of steps of gradlab, in directories of splits; see ``rlx.formats.parquet.known``.
+JOINED = "transitions"
 
 
 class ParquetFile:
@@ -35,13 +37,13 @@ class ParquetFile:
         self.path = path
         self._file = file
         metadata = file.metadata
-        self._groups = np.cumsum([0, *(metadata.row_group(number).num_rows for number in range(file.num_row_groups))])
-        self.rows = int(self._groups[-1])
+        self.groups = np.cumsum([0, *(metadata.row_group(number).num_rows for number in range(file.num_row_groups))])
+        self.rows = int(self.groups[-1])
         self.names: Sequence[str] = file.schema_arrow.names
 
     def group_start(self, row: int) -> int:
         """Return first row of the row group that has a row."""
-        return int(self._groups[self._group(row)])
+        return int(self.groups[self._group(row)])
 
     def batches(self, names: Sequence[str], size: int, row: int = 0) -> Generator[Mapping[str, Any], None, None]:
         """Yield Arrow arrays of at most ``size`` rows each, from the start of the row group that has a row."""
@@ -80,7 +82,7 @@ class ParquetFile:
         return said
 
     def _group(self, row: int) -> int:
-        return int(np.searchsorted(self._groups, row, side="right")) - 1
+        return int(np.searchsorted(self.groups, row, side="right")) - 1
 
 
 def is_parquet(path: Path) -> bool:
@@ -120,11 +122,15 @@ def translated(path: Path) -> Iterator[None]:
 
 
 class ParquetParts:
-    """Open files of the same columns; reads one after the other."""
+    """Open files of the same columns; reads one after the other.
+
+    Attributes:
+        groups: [g + 1] first row of every row group, and the number of rows.
+    """
 
     def __init__(self, path: Path, parts: Sequence[Path]) -> None:
         self._parts = parts
-        starts = [0]
+        starts, groups = [0], [np.zeros(1, np.int64)]
         self.names: Sequence[str] = ()
         for part in parts:
             with opened(part) as file:
@@ -134,16 +140,15 @@ class ParquetParts:
                         f"found {', '.join(file.names)[:200]}"
                     )
                 self.names = file.names
+                groups.append(starts[-1] + file.groups[1:])
                 starts.append(starts[-1] + file.rows)
-        self._starts = np.array(starts)
+        self._starts, self.groups = np.array(starts), np.concatenate(groups)
         self.rows = int(starts[-1])
         self.path = parts[0] if len(parts) == 1 else path
 
     def group_start(self, row: int) -> int:
         """Return first row of the row group that has a row."""
-        number, first = self._place(row)
-        with opened(self._parts[number]) as file:
-            return first + file.group_start(row - first)
+        return int(self.groups[np.searchsorted(self.groups, row, side="right") - 1])
 
     def batches(self, names: Sequence[str], size: int, row: int = 0) -> Generator[Mapping[str, Any], None, None]:
         """Yield Arrow arrays of at most ``size`` rows each, from the start of the row group that has a row."""
@@ -173,12 +178,11 @@ def opened_parts(path: Path, parts: Sequence[Path]) -> Iterator[ParquetParts]:
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return the Parquet files in a directory, or in its directory ``data``; none in a dataset of LeRobot."""
+    """Return the Parquet files in a directory, its ``data``, or below its ``transitions``; none of LeRobot's."""
     if not path.is_dir() or (path / "meta").exists():
         return []
-    found = sorted(islice(path.glob("*.parquet"), _MAX_FILES)) or sorted(
-        islice(path.glob("data/*.parquet"), _MAX_FILES)
-    )
+    names = ("*.parquet", "data/*.parquet", f"{JOINED}/*/*.parquet")
+    found = next(filter(None, (sorted(islice(path.glob(name), _MAX_FILES)) for name in names)), [])
     return [file for file in found if file.is_file()]
 
 
@@ -202,6 +206,8 @@ def parts_of(path: Path, split: str | None) -> tuple[Path, ...]:
 
 
 def _split_of(file: Path) -> str:
+    if file.parent.parent.name == JOINED:
+        return file.parent.name
     if (found := _NUMBERED.fullmatch(file.stem)) is not None:
         return found["split"] or "all"
     return "all" if file.stem.isdecimal() else file.stem

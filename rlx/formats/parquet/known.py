@@ -3,21 +3,26 @@
 Those of gymrec (https://github.com/tsilva/gymrec) have N + 1 rows per episode, the last of which has no action. Such a
 table is presented as one of N rows, with the observation of the last row as ``next/observation`` of the row before it.
 Those of frames without rewards, as blanchon/atari_parquet on the Hugging Face hub, have image, episode and action.
+Those of gradlab (https://github.com/tsilva/gradlab) are several: ``transitions`` and ``episodes``, in directories of
+splits, and ``frames/assets``, where each picture is stored once, by number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.formats.common.parquet_file import ParquetParts, translated
+from rlx.errors import CorruptShardError, SourceNotFoundError
+from rlx.formats.common.parquet_file import JOINED, ParquetParts, translated
 from rlx.formats.common.rows.episodes import Batch
 from rlx.formats.common.rows.table import COLUMN_PATHS, ArrowFile, ArrowTable
-from rlx.formats.common.rows.ted_fields import TERMINATED, TRAJECTORY, TRUNCATED
+from rlx.formats.common.rows.ted_fields import FROM_RESET, TERMINATED, TRAJECTORY, TRUNCATED, picture_type
 from rlx.store.foreign_types import pyarrow
 
 # TED path by gymrec's name of a column.
@@ -41,6 +46,19 @@ _COLUMNS: Mapping[str, str] = MappingProxyType(
         "episode": COLUMN_PATHS["trajectory"],
     }
 )
+# TED path by gradlab's name of a column of its transitions, and the pictures that these name.
+_JOINED: Mapping[str, str] = MappingProxyType(
+    {
+        "native_action_json": "action",
+        "native_reward": COLUMN_PATHS["reward"],
+        "terminated": TERMINATED,
+        "truncated": TRUNCATED,
+        "episode_id": TRAJECTORY,
+        "source_frame_id": "observation",
+        "successor_frame_id": _AFTER,
+    }
+)
+_KEPT_ROWS = 2**14
 NOTES: Mapping[str, str] = MappingProxyType({"rewards": "unrecorded: zeros", "terminated": "unrecorded"})
 
 
@@ -112,6 +130,99 @@ class StepRows:
             yield {name: column[:count] for name, column in rows.items()}, is_step[:count]
         if held:
             yield held, np.ones(1, np.bool_)
+
+
+def is_joined(names: Sequence[str]) -> bool:
+    """Return whether columns are those of gradlab's transitions."""
+    return {"step", *_JOINED} <= set(names)
+
+
+class JoinedRows:
+    """The rows of transitions, with the pictures that they name and the actions of their texts.
+
+    Steps of an episode have to follow each other, from its reset on.
+    """
+
+    def __init__(self, file: ParquetParts, episodes: Sequence[Path], frames: Sequence[Path]) -> None:
+        self._file, self.path = file, file.path
+        self._columns = {_JOINED.get(name, name): name for name in file.names}
+        self.names: Sequence[str] = [*self._columns, FROM_RESET]
+        rows = np.arange(file.rows)
+        begins = np.diff(_numbers(file, "episode_id"), prepend=-1) != 0
+        if (_numbers(file, "step") != rows - np.maximum.accumulate(np.where(begins, rows, 0))).any():
+            raise CorruptShardError(f"{file.path}: expected the steps of each episode in order, from 0 on")
+        steps = _numbers(ParquetParts(episodes[0].parent, episodes), "length").sum()
+        if steps != file.rows:
+            raise CorruptShardError(f"{file.path}: expected {steps:,} steps of its episodes, found {file.rows:,}")
+        self._finals = np.append(begins[1:], True)
+        self._frames = ParquetParts(frames[0].parent, frames)
+        self._ids = _numbers(self._frames, "frame_id")
+        self._order = np.argsort(self._ids)
+        self._group = lru_cache(_KEPT_ROWS // int(np.diff(self._frames.groups).max(initial=1)) + 1)(self._read_group)
+
+    def group_start(self, row: int) -> int:
+        """Return the first row of the row group that has a row."""
+        return self._file.group_start(row)
+
+    def batches(self, names: Sequence[str], size: int, row: int = 0) -> Generator[Mapping[str, Any], None, None]:
+        """Yield Arrow arrays of at most ``size`` rows each, from ``group_start(row)`` on."""
+        arrow, _ = pyarrow()
+        first = self.group_start(row)
+        stored = {name: self._columns[name] for name in names if name != FROM_RESET}
+        for batch in self._file.batches([*stored.values(), "step"], size, row):
+            self.path = self._file.path
+            found = {name: batch[column] for name, column in stored.items()}
+            count = len(batch["step"])
+            with translated(self.path):
+                for name in {"observation", _AFTER} & found.keys():
+                    wanted = self._finals[first : first + count] if name == _AFTER else np.ones(count, np.bool_)
+                    ids = zip(found[name].fill_null(-1).to_pylist(), wanted.tolist(), strict=True)
+                    files = [self._picture(id) if is_wanted else None for id, is_wanted in ids]
+                    found[name] = arrow.array(files, picture_type())
+                if "action" in found:
+                    found["action"] = found["action"].cast(arrow.string()).cast(arrow.int64())
+            if FROM_RESET in names:
+                found[FROM_RESET] = arrow.array(np.ones(count, np.bool_))
+            first += count
+            yield found
+
+    def is_uniform(self, name: str) -> bool:
+        """Return whether the file itself says that every row of a column has a value, and lists are all as long."""
+        return self._file.is_uniform(self._columns[name])
+
+    def _picture(self, id: int) -> Any:
+        place = int(np.searchsorted(self._ids, id, sorter=self._order))
+        row = int(self._order[place]) if place < len(self._order) else -1
+        if row < 0 or self._ids[row] != id:
+            raise CorruptShardError(f"{self._frames.path} has no frame_id {id}")
+        start = self._frames.group_start(row)
+        return self._group(start)[row - start].as_py()
+
+    def _read_group(self, start: int) -> Any:
+        size = int(self._frames.groups[np.searchsorted(self._frames.groups, start, side="right")]) - start
+        return next(self._frames.batches(["image"], size, start), {"image": ()})["image"]
+
+
+def parts_beside(part: Path) -> list[list[Path]]:
+    """Return the files of gradlab's episodes and of its frames, by a file of its transitions."""
+    root = part.parent.parent.parent
+    directories = (root / "episodes" / part.parent.name, root / "frames" / "assets")
+    found = [sorted(directory.glob("*.parquet")) for directory in directories]
+    if not all(found):
+        raise SourceNotFoundError(
+            f"{directories[not found[1]]} has no *.parquet; expected gradlab's {JOINED}, episodes and frames/assets"
+        )
+    return found
+
+
+def _numbers(table: ParquetParts, name: str) -> NDArray[Any]:
+    """Return a column of numbers in full."""
+    with translated(table.path):
+        columns = [batch[name].to_numpy() for batch in table.batches([name], _SCANNED_ROWS)]
+        found = np.concatenate([np.zeros(0, np.int64), *columns])
+    if found.dtype.kind not in "iuf":
+        raise CorruptShardError(f"{table.path}: {name}: expected numbers")
+    return found
 
 
 def is_unrewarded(names: Sequence[str]) -> bool:

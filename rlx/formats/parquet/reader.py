@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,16 @@ from rlx.formats.common.rows.table import (
     picture_rows,
 )
 from rlx.formats.common.source import EpisodeGroups, id_of
-from rlx.formats.parquet.known import NOTES, StepRows, UnrewardedTable, is_gymrec, is_unrewarded
+from rlx.formats.parquet.known import (
+    NOTES,
+    JoinedRows,
+    StepRows,
+    UnrewardedTable,
+    is_gymrec,
+    is_joined,
+    is_unrewarded,
+    parts_beside,
+)
 from rlx.schema import FLAGS, TEXT, Field, Role, Schema
 from rlx.store.foreign_types import row_type, to_rows
 
@@ -86,21 +95,30 @@ def open_parquet(path: Path, split: str | None = None, **columns: str) -> TableR
     with expecting(_STEPS_LAYOUT), opened(parts[0]) as file:
         notes = {**read_notes(file.note(KEY)), "format": "Parquet"}
         notes |= NOTES if not columns and is_unrewarded(file.names) else {}
+        root, beside = parts[0].parent, list[list[Path]]()
+        if not columns and is_joined(file.names):
+            root, beside = root.parent.parent, parts_beside(parts[0])
     place = TablePlace(
         path,
-        parts[0].parent,
-        tuple(part.name for part in parts),
-        partial(_opened_steps, path, parts, named),
+        root,
+        tuple(str(part.relative_to(root)) for part in chain(parts, *beside)),
+        partial(_opened_steps, path, parts, beside, named),
         _STEPS_LAYOUT,
     )
     return open_table(place, notes)
 
 
 @contextmanager
-def _opened_steps(path: Path, parts: tuple[Path, ...], columns: Mapping[str, str]) -> Iterator[Table]:
+def _opened_steps(
+    path: Path, parts: tuple[Path, ...], beside: Sequence[Sequence[Path]], columns: Mapping[str, str]
+) -> Iterator[Table]:
     with opened_parts(path, parts) as file:
         if not columns and is_gymrec(file.names):
             yield ArrowTable(StepRows(file))
+        elif not columns and is_joined(file.names):
+            table = ArrowTable(JoinedRows(file, *beside))
+            table.unfit = {**table.unfit, "sessions": "another table"}
+            yield table
         elif not columns and is_unrewarded(file.names):
             yield UnrewardedTable(file)
         else:
