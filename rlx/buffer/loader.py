@@ -273,24 +273,37 @@ class Loader(IterableDataset[TensorDictBase]):
         def read(number: int) -> TensorDictBase:
             if windows is not None:
                 windows.wait_for(number)
-            group, place = divmod(numbers.index(number), self._at_once)
+            group = self._group(number, numbers)
             planned = plan(group)
-            return self._finished(planned.read(place) if planned else self._steps(self._mine(epoch, number), epoch))
+            return self._finished(
+                planned.read(group.index(number)) if planned else self._steps(self._mine(epoch, number), epoch)
+            )
 
-        plan = lru_cache(maxsize=self._threads + 1)(partial(self._plan, epoch, numbers))
+        plan = lru_cache(maxsize=self._threads + 1)(partial(self._plan, epoch))
         windows = None
         if self._order.shuffle == "blocks" and any([part.is_read_ahead() for part in self._parts]):  # noqa: C419
-            per_window = self._order.window // self._elements
-            windows = Windows(self._parts, self._order, epoch, numbers, per_window, partial(self._mine, epoch))
+            windows = Windows(self._parts, self._order, epoch, numbers, self._per_window, partial(self._mine, epoch))
         try:
             yield read
         finally:
             if windows is not None:
                 windows.close()
 
-    def _plan(self, epoch: int, numbers: range, group: int) -> PlannedBatches | None:
+    @property
+    def _per_window(self) -> int:
+        """Batches per window."""
+        return self._order.window // self._elements
+
+    def _group(self, number: int, numbers: range) -> range:
+        """Return the batches that are planned with this one, all of one window."""
+        place, size, behind = numbers.index(number), self._at_once * numbers.step, number % self._per_window
+        before, stop = behind % size, number - behind + self._per_window
+        after = min(size - before, stop - number)
+        return numbers[max(place - before // numbers.step, 0) : place - -after // numbers.step]
+
+    def _plan(self, epoch: int, chosen: range) -> PlannedBatches | None:
         """Return the batches of a group; None where they are read one by one."""
-        chosen, size = numbers[group * self._at_once :][: self._at_once], self._elements
+        size = self._elements
         first, stop = chosen[0] * size, (chosen[-1] + 1) * size
         if len(self._parts) > 1 or stop > self._limit:  # the last batch is smaller
             return None

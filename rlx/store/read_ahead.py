@@ -191,12 +191,9 @@ class _FieldPlaces:
 
     Attributes:
         row_bytes: bytes of a row; 0 where rows are compressed in chunks.
-        start: [shards] offset of the first row, or of the index of chunks.
-        data: [shards] offset of the chunks.
-        size: [shards] bytes of the file of chunks.
-        longest: [shards] most bytes that an encoded chunk can have.
-        chunk: [shards] rows per chunk.
-        has_long_chunks: whether any chunk has more than one.
+        start, data: [shards] offsets of the first row or of the index of chunks, and of the chunks.
+        size, longest: [shards] bytes of the file of chunks, and most bytes of an encoded chunk.
+        chunk: [shards] rows per chunk; ``has_long_chunks``: whether any is above 1.
         is_known: whether the field is read from that memory.
         base: where in ``MEMORY`` it begins; offsets count from there.
     """
@@ -312,17 +309,27 @@ class _FetchedSteps(StepReader):
         with self._ahead.reading(places, self._shards.schema.fields if names is None else names, back):
             return self._reader.read_all(places, stacks, names)
 
+    def planned(self, name: str, places: Places, shape: tuple[int, ...], k: int = 0) -> Callable[[int], list[Rows]]:
+        """Return a function that reads a batch's field."""
+        read, steps = super().planned(name, places, shape, k), places.steps.reshape(shape[0], -1)
+
+        def fetched(batch: int) -> list[Rows]:
+            with self._ahead.reading(self.locate(steps[batch]), [name], max(k, 1) - 1):
+                return read(batch)
+
+        return fetched
+
     def read(self, name: str, places: Places) -> Rows:
-        """Return [n, *shape] of a field that has a row per step, in the order asked for."""
+        """Read as ``StepReader.read`` does."""
         with self._ahead.reading(places, [name]):
             return self._reader.read(name, places)
 
     def read_observations(self, name: str, places: Places) -> tuple[Rows, Rows]:
-        """Return [n, *shape] of an observation at each step and of the one that followed it."""
+        """Read as ``StepReader.read_observations`` does."""
         with self._ahead.reading(places, [name]):
             return self._reader.read_observations(name, places)
 
     def read_stacks(self, name: str, places: Places, k: int) -> tuple[Rows, Rows]:
-        """Return [n, k, *shape] the last k observations at each step, and the same one step later."""
+        """Read as ``StepReader.read_stacks`` does."""
         with self._ahead.reading(places, [name], k - 1):
             return self._reader.read_stacks(name, places, k)

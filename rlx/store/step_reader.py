@@ -46,10 +46,12 @@ class StepReader:
 
     Attributes:
         start: [N] first step of each trajectory.
+        is_remote: whether every read makes requests.
     """
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
+        self.is_remote = shards.is_remote
         self.trajectories: Trajectories = shards.trajectories()
         self.start: Indices = self.trajectories.start
         self._last = self.start + self.trajectories.length - 1
@@ -256,7 +258,7 @@ class SelectedSteps(StepReader):
     """
 
     def __init__(self, reader: StepReader, chosen: NDArray[np.int64]) -> None:
-        self._reader = reader
+        self._reader, self.is_remote = reader, reader.is_remote
         self.trajectories = reader.trajectories.pick(chosen)
         self.start = self.trajectories.start
         self._shift = reader.start[chosen] - self.start
@@ -264,7 +266,7 @@ class SelectedSteps(StepReader):
     def of(self, reader: StepReader) -> SelectedSteps:
         """Return the reader of the same steps through another reader of the whole dataset."""
         same = copy(self)
-        same._reader = reader
+        same._reader, same.is_remote = reader, reader.is_remote
         return same
 
     def locate(self, steps: Indices) -> SelectedPlaces:
@@ -284,7 +286,7 @@ class SelectedSteps(StepReader):
         return self._reader.read_all(_whole(places), stacks, names)
 
     def planned(self, name: str, places: Places, shape: tuple[int, ...], k: int = 0) -> Callable[[int], list[Rows]]:
-        """Return a function that reads a field of one of several batches."""
+        """Return a function that reads a batch's field."""
         return self._reader.planned(name, _whole(places), shape, k)
 
     def read(self, name: str, places: Places) -> Rows:

@@ -444,6 +444,28 @@ def test_steps_far_away_are_those_here_and_are_dropped(case: str, large: Dataset
     assert memory.bytes == 0
 
 
+@given(
+    first=st.integers(0, 40),
+    batches=st.integers(1, 60),
+    stride=st.integers(1, 4),
+    window=st.integers(1, 20),
+)
+def test_batches_planned_together_are_of_one_window(
+    dataset: Dataset, first: int, batches: int, stride: int, window: int
+) -> None:
+    loader = Loader(dataset, 1, window=window)
+    loader._at_once = 5
+    numbers = range(first, first + batches, stride)
+    groups = {number: loader._group(number, numbers) for number in numbers}
+    for number, group in groups.items():
+        assert number in group
+        assert len(group) <= 5
+        assert group[0] // window == group[-1] // window
+        assert all(groups[other] == group for other in group)
+    together = -(-window // (5 * stride)) * (batches // window + 2)  # as few as windows and strides allow
+    assert len(set(groups.values())) <= together
+
+
 def test_a_window_that_fails_holds_nothing(server: GcsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     far = [rlx.open(f"{server.url}/large") for _ in range(2)]
     loader = Loader(far, 64, shuffle="blocks", block=100, window=500, prefetch=0)

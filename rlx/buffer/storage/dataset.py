@@ -125,7 +125,7 @@ class DatasetStorage(Storage):
             IndexError: no such row.
         """
         schema, names = self.dataset.schema, ["/".join(as_path(key)) for key in keys]
-        if self.dataset.is_remote or any(field.is_text for field in schema.fields.values()):
+        if self.dataset.steps.is_remote or any(field.is_text for field in schema.fields.values()):
             return None
         if not {*names} <= {*schema.names(Role.OBSERVATION)}:
             return None
