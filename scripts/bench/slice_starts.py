@@ -3,8 +3,7 @@
 import statistics
 import time
 from argparse import ArgumentParser
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from tensordict import NestedKey
@@ -18,20 +17,21 @@ from scripts.bench.timing import parse, report
 CAPACITIES = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 
 
-@dataclass
-class Indexed:
+class Indexed(Storage):
     """As much of a storage as samplers ask of it: an index, and no flags."""
 
-    max_size: int
-    its_index: RingTrajectoryIndex
-    lanes: int = 1
+    lanes = 1
+
+    def __init__(self, capacity: int, index: RingTrajectoryIndex) -> None:
+        self.max_size = capacity
+        self._index = index
 
     def __len__(self) -> int:
-        return len(self.its_index)
+        return len(self._index)
 
     def row_at(self, ordinals: Rows) -> Rows:
         """[n] rows."""
-        return self.its_index.row_at(ordinals)
+        return self._index.row_at(ordinals)
 
     def has(self, key: NestedKey) -> bool:  # noqa: ARG002
         """Never."""
@@ -39,7 +39,7 @@ class Indexed:
 
     def index(self, traj_key: Any = None, end_key: Any = None) -> TrajectoryIndex:  # noqa: ARG002
         """The index."""
-        return self.its_index
+        return self._index
 
 
 def full(capacity: int) -> Storage:
@@ -48,7 +48,7 @@ def full(capacity: int) -> Storage:
     index = RingTrajectoryIndex(capacity)
     for part in np.array_split(lengths, max(1, len(lengths) // 4096)):
         index.write_runs(np.zeros(len(part), np.int64), part, None, np.ones(len(part), bool))
-    return cast(Storage, Indexed(capacity, index))
+    return Indexed(capacity, index)  # type: ignore[abstract]  # samplers neither write nor read steps
 
 
 def main() -> None:
