@@ -11,15 +11,17 @@ from tests.docs.pages import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 RECIPE = (ROOT / "packaging/conda/recipe.yaml").read_text()
 _AT_CONDA_FORGE = {"torch": "pytorch", "isal": "python-isal"}
+_CONDITIONS = {"": "", 'python_version < "3.14"': 'match(python, "<3.14")'}
 
 
 def test_the_recipe_requires_what_the_package_does() -> None:
     wanted = {
-        f"{_AT_CONDA_FORGE.get(one.name, one.name)} {one.specifier}"
+        (f"{_AT_CONDA_FORGE.get(one.name, one.name)} {one.specifier}", _CONDITIONS[str(one.marker or "")])
         for one in map(Requirement, PROJECT["dependencies"])
     }
     recipe = yaml.safe_load(RECIPE)
-    assert set(recipe["requirements"]["run"]) == wanted | {"python"}
+    run = [one if isinstance(one, dict) else {"then": one, "if": ""} for one in recipe["requirements"]["run"]]
+    assert {(one["then"], one["if"]) for one in run} == wanted | {("python", "")}
     bounds = {str(Requirement(each)) for extra in PROJECT["optional-dependencies"].values() for each in extra}
     assert {one.replace(" ", "") for one in recipe["requirements"]["run_constraints"]} <= bounds
     assert recipe["context"]["version"] == PROJECT["version"]
