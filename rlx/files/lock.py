@@ -11,13 +11,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from rlx.errors import DatasetError, DatasetLockedError, EngineError
+from rlx.errors import DatasetError, DatasetLockedError, EngineError, FileAccessError
 from rlx.files.disk import FULL
 
 try:
     import fcntl
 except ImportError as exc:  # the first module of rlx that needs it
-    raise ImportError("rlx locks files as POSIX does, which Windows cannot: use WSL 2 or rlx's container") from exc
+    raise FileAccessError("Windows cannot lock files as POSIX does", hint="use WSL 2 or rlx's container") from exc
 
 FILE_NAME = ".lock"
 _LOOKS = 20
