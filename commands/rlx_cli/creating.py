@@ -27,7 +27,7 @@ def collect(
     ctx: typer.Context,
     env: Annotated[
         str,
-        typer.Argument(metavar="[ENV]", help="Gymnasium id, or module:name or file.py:name of an environment factory."),
+        typer.Argument(metavar="ENV", help="Gymnasium id, or module:name or file.py:name of an environment factory."),
     ] = "ALE/Pong-v5",
     output: Annotated[
         Path | None,

@@ -33,7 +33,7 @@ def sample(
     datasets: Annotated[
         list[str],
         typer.Argument(
-            metavar="DATASET...",
+            metavar="DATASET",
             help="Paths of datasets, their ids below $RLX_HOME, or URLs.",
             autocompletion=complete_datasets,
         ),

@@ -128,6 +128,16 @@ main()
     assert "a local variable" not in done.stderr
 
 
+def test_windows_is_refused_by_name() -> None:
+    """Windows has no fcntl."""
+    program = (
+        "import sys; sys.modules['fcntl'] = None; from rlx_cli.entry import main; sys.argv = ['rlx', 'list']; main()"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert ran.stderr == "error: Windows cannot lock files as POSIX does\nhint: use WSL 2 or rlx's container\n"
+
+
 def test_a_reader_that_goes_away_is_no_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
