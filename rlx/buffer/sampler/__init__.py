@@ -1,4 +1,4 @@
 """Samplers: which rows of a storage make a batch.
 
-``steps`` and ``slices`` draw evenly, ``prioritized`` and ``prioritized_slices`` by priority.
+``steps.RandomSampler`` and ``slices.SliceSampler`` draw evenly, ``prioritized.PrioritizedSampler`` by priority.
 """
