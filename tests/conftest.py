@@ -1,5 +1,6 @@
 """What every test gets: no network but loopback, a ``$RLX_HOME`` of its own, and the command line in-process."""
 
+import gc
 import os
 import shutil
 import socket
@@ -64,6 +65,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for fixture in GROUPED.keys() & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.xdist_group(GROUPED[fixture]))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of later garbage collections, which would look at all of it.
+
+    Processes that tests fork do not copy its pages either.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

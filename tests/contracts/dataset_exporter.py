@@ -13,7 +13,9 @@ comes back when rlx reads the export again::
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import numpy as np
@@ -139,10 +141,20 @@ def random_block(chosen: Schema, lengths: tuple[int, ...] = (4, 1, 7), *, seed: 
 
 def whole_dataset(path: Path, sample: str) -> Dataset:
     """A sample as a dataset of two shards, whose blocks end in the middle of trajectories."""
+    for name, raw in _files_of(sample).items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(raw)
+    return Dataset(path)
+
+
+@cache
+def _files_of(sample: str) -> dict[str, bytes]:
+    """The files of a sample's dataset: hundreds of tests begin with one, and to write it takes longer than to copy."""
     chosen, ends = {**SAMPLES, **RICH}[sample], _ENDS.get(sample, "tx")
     second = random_block(chosen, (2, 9), seed=1, ends=ends)
     shards = [cut(random_block(chosen, ends=ends), [2, 4]), cut(replace(second, episodes=second.episodes + 3), [5])]
-    return write_dataset(path, shards, schema=chosen)
+    with TemporaryDirectory() as directory:
+        return contents(write_dataset(Path(directory) / "data", shards, schema=chosen).path)
 
 
 def _values(random: np.random.Generator, field: Field, rows: int) -> NDArray[Any]:

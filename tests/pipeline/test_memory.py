@@ -21,7 +21,10 @@ from tests.contracts.dataset_exporter import random_block
 from tests.factories import write_dataset
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-pytestmark = pytest.mark.skipif(not _CLEAR.exists(), reason="only Linux says how much memory was used at most")
+pytestmark = [
+    pytest.mark.skipif(not _CLEAR.exists(), reason="only Linux says how much memory was used at most"),
+    pytest.mark.xdist_group("memory"),
+]
 
 _EPISODE, _NUMBERS = 2000, 128  # a megabyte of observations
 _EPISODES = {"small": 10, "large": 40}
@@ -45,24 +48,44 @@ def peak(work: Callable[[str], None], name: str) -> int:
     return int(found[1]) * 1024
 
 
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Schema, tuple[int, ...]], Path]:
+    """Gives a dataset of trajectories of these lengths, which formats of one schema share."""
+    made: dict[tuple[str, tuple[int, ...]], Path] = {}
+
+    def source(schema: Schema, lengths: tuple[int, ...]) -> Path:
+        key = schema["action"].dtype, lengths
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp("source") / "data"
+            write_dataset(made[key], [[random_block(schema, lengths, ends="t")]], schema=schema, codec="none")
+        return made[key]
+
+    return source
+
+
 @pytest.mark.parametrize("format", writable("datasets"))
-def test_memory_does_not_depend_on_the_size(format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_does_not_depend_on_the_size(
+    format: str,
+    sources: Callable[[Schema, tuple[int, ...]], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for module in (lerobot, parquet_dataset):
         monkeypatch.setattr(module, "_GROUP_BYTES", 2**20)
     schema = Schema.of(observation=("float32", (_NUMBERS,)), action=_ACTIONS.get(format, ("int64", ())))
     episodes = _MANY_EPISODES if format in _BUFFERED else _EPISODES
     most = (episodes["large"] - episodes["small"]) * 1_000_000 // 2  # half of what the large dataset has more
+    paths: dict[str, Path] = {}
     for name, count in episodes.items():
         lengths = (_EPISODE,) * count if format in _BY_EPISODE else (_EPISODE * count,)
-        block = random_block(schema, lengths, ends="t")
-        write_dataset(tmp_path / name, [[block]], schema=schema, codec="none")
+        paths[name] = sources(schema, lengths)
 
     def exported(name: str) -> None:
         target = tmp_path / f"{name}-v0"
         if target.is_dir():
             shutil.rmtree(target)
         target.unlink(missing_ok=True)
-        export(tmp_path / name, target, format, progress=Silent())
+        export(paths[name], target, format, progress=Silent())
 
     def imported(name: str) -> None:
         source, _ = open_source(tmp_path / f"{name}-v0", None)

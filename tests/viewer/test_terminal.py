@@ -15,7 +15,7 @@ from rlx.store.dataset import Dataset
 from rlx.viewer.episode import Episode
 from rlx.viewer.terminal import Terminal, cut, half_blocks, kitty, sixel, terminal_frames
 from rlx.wording import number
-from rlx_cli.viewing import _play
+from rlx_cli.inspecting import _play
 from tests.conftest import Cli
 from tests.viewer.datasets import everything
 
