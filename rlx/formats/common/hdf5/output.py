@@ -116,11 +116,14 @@ def created(path: Path, *, track_order: bool = False) -> Iterator[Hdf5Output]:
 
 
 class Disk(io.RawIOBase):
-    """A file whose writes seem to succeed on a full disk: HDF5 cannot even close a file that refuses one."""
+    """A file whose writes seem to succeed on a full disk: HDF5 cannot even close a file that refuses one.
+
+    Nor may they fail once the file below is closed: of an interrupted ``h5py.File``, HDF5 closes what it has later.
+    """
 
     def __init__(self, raw: io.FileIO | BinaryIO) -> None:
         self._raw: Any = raw
-        self._failure: OSError | None = None
+        self._failure: OSError | ValueError | None = None  # ValueError: the file is closed
 
     def check(self) -> None:
         """Raise what the first write that failed has raised."""
@@ -131,13 +134,16 @@ class Disk(io.RawIOBase):
         """Move to a place in the file."""
         try:
             return int(self._raw.seek(offset, whence))
-        except OSError as exc:  # a buffer was to be written before
+        except (OSError, ValueError) as exc:  # a buffer was to be written before
             self._failure = self._failure or exc
             return 0
 
     def tell(self) -> int:
         """Return where in the file it is."""
-        return int(self._raw.tell())
+        try:
+            return int(self._raw.tell())
+        except ValueError:
+            return 0
 
     def readinto(self, buffer: Any, /) -> int | None:
         """Read from the file."""
@@ -151,7 +157,7 @@ class Disk(io.RawIOBase):
         try:
             while rest and self._failure is None:
                 rest = rest[self._raw.write(rest) :]
-        except OSError as exc:
+        except (OSError, ValueError) as exc:
             self._failure = exc
         return size
 
@@ -166,6 +172,6 @@ class Disk(io.RawIOBase):
         try:
             if self._failure is None:
                 return int(self._raw.truncate(size))
-        except OSError as exc:
+        except (OSError, ValueError) as exc:
             self._failure = exc
         return size or 0
