@@ -7,7 +7,7 @@ the dataset classes with TorchRL's names, ``rlx.results`` the results of functio
 from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
-from rlx.package_names import lazily
+from rlx.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from rlx import buffer as buffer

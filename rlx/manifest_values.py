@@ -152,7 +152,6 @@ def is_count(value: Any) -> bool:
 
 
 def _are_numbers(value: Any) -> bool:
-    """Return whether this is a number, None (no bound), or lists of such."""
     if isinstance(value, list):
         return all(map(_are_numbers, value))
     return value is None or _is_number(value) or value in ("inf", "-inf", "Infinity", "-Infinity")

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from rlx.package_names import lazily
+from rlx.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from rlx.api.inspecting import Inspection as Inspection

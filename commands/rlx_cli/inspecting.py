@@ -19,7 +19,7 @@ from rlx_cli.options import AnyDatasetArgument, complete_datasets
 from rlx_cli.output import Output, facts, table
 from rlx_cli.progress import showing
 from rlx_cli.report import UsageError
-from rlx_cli.rows import Listing, Rows
+from rlx_cli.rows import JsonRows, Listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -74,7 +74,7 @@ def inspect(
             shown = {name: figures for name, figures in shown.items() if name not in OF_ALL.values()}
         parts += ["", *_stats_tables(shown)]
     if (rows := found.trajectory) is not None:
-        document["trajectory"] = Rows(rows.parts())
+        document["trajectory"] = JsonRows(rows.parts())
         parts += ["", Listing(_TRAJECTORY_COLUMNS, lambda: _trajectory_lines(rows.parts()))]
     if plot is not None:
         parts += ["", f"plots in {plot}"]

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from rlx.errors import RlxError
 from rlx.wording import HIDDEN, without_secrets
-from rlx_cli.rows import Listing, Rows, write_document
+from rlx_cli.rows import JsonRows, Listing, write_document
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -149,7 +149,7 @@ class Output:
         if not self.json:
             for part in parts:
                 self._show_part(part)
-        elif isinstance(document, dict) and any(isinstance(value, Rows) for value in document.values()):
+        elif isinstance(document, dict) and any(isinstance(value, JsonRows) for value in document.values()):
             write_document(document, sys.stdout, self.secrets.hidden_in)
         else:
             shown = self.secrets.hidden_in(_with_options(document))

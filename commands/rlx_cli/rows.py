@@ -9,7 +9,7 @@ _encode = json.JSONEncoder(allow_nan=False).encode
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class JsonRows:
     """Objects of the same keys, in a JSON document.
 
     Args:
@@ -54,7 +54,7 @@ class Listing:
 
 
 def write_document(document: Mapping[str, Any], file: TextIO, hidden: Callable[[Any], Any]) -> None:
-    """Write a JSON document some of whose values are ``Rows``, one row per line.
+    """Write a JSON document some of whose values are ``JsonRows``, one row per line.
 
     Args:
         hidden: returns a value or text without secrets.
@@ -63,14 +63,14 @@ def write_document(document: Mapping[str, Any], file: TextIO, hidden: Callable[[
     for key, value in document.items():
         file.write(f"{before}  {_encode(hidden(key))}: ")
         before = ",\n"
-        if isinstance(value, Rows):
+        if isinstance(value, JsonRows):
             _write_rows(value, file, hidden)
         else:
             file.write(json.dumps(hidden(value), indent=2, allow_nan=False).replace("\n", "\n  "))
     file.write("\n}\n")
 
 
-def _write_rows(rows: Rows, file: TextIO, hidden: Callable[[Any], Any]) -> None:
+def _write_rows(rows: JsonRows, file: TextIO, hidden: Callable[[Any], Any]) -> None:
     before, after = "[\n", "[]"
     for part in rows.parts:
         pairs, columns = [], []

@@ -206,7 +206,7 @@ def download(
     import rlx
     from rlx.home import home
     from rlx.pipeline.download import DownloadPlan
-    from rlx.pipeline.hosted import hosted
+    from rlx.pipeline.hosted_datasets import hosted
 
     output: Output = ctx.obj
     options: dict[str, Any] = {

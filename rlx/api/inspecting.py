@@ -19,7 +19,7 @@ from rlx.pipeline.citation import citations
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
 from rlx.store.layout import find_dataset
-from rlx.store.statistics import Episodes, summary
+from rlx.store.statistics import EpisodeStatistics, summary
 from rlx.store.trajectories import Trajectories
 
 _PART_ROWS = 4096
@@ -202,7 +202,7 @@ def _table(dataset: StrPath, manifest: Manifest) -> TrajectoryTable:
 
 
 def _episodes(shards: Sequence[ShardRecord]) -> dict[str, Any]:
-    found = Episodes.of(shards)
+    found = EpisodeStatistics.of(shards)
     means = [moments.summary()["mean"] if found.whole else None for moments in (found.returns, found.lengths)]
     return {"whole": found.whole, "pieces": found.pieces, "mean_return": means[0], "mean_length": means[1]}
 

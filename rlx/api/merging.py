@@ -17,7 +17,7 @@ from rlx.api.arguments import (
 from rlx.errors import OptionError
 from rlx.home import locate
 from rlx.pipeline import split as pipeline
-from rlx.pipeline.assembly import merge as merge_datasets
+from rlx.pipeline.merge import merge as merge_datasets
 from rlx.pipeline.report import Report
 from rlx.progress import Progress, Silent
 from rlx.store.codec import Codec

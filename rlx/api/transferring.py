@@ -26,7 +26,7 @@ from rlx.home import home
 from rlx.pipeline.catalog import CatalogEntry, local_runs, remote_runs
 from rlx.pipeline.download import DownloadPlan, download_hosted, plan_download, plan_hosted
 from rlx.pipeline.download import download as download_run
-from rlx.pipeline.hosted import hosted
+from rlx.pipeline.hosted_datasets import hosted
 from rlx.pipeline.pull import plan_pull
 from rlx.pipeline.pull import pull as pull_dataset
 from rlx.pipeline.push import plan_push

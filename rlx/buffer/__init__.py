@@ -6,7 +6,7 @@ it expects of each.
 
 from typing import TYPE_CHECKING
 
-from rlx.package_names import lazily
+from rlx.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from rlx.buffer.batch import split_trajectories as split_trajectories

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rlx.buffer.batch import steps_at
 from rlx.buffer.protocol import Rows, Sampler, Storage, Writer, check_kind
-from rlx.buffer.sampler.draws import Draws, Shard
+from rlx.buffer.sampler.draws import Draws, WorkerShare
 from rlx.buffer.snapshot import SavedState, SavedTogether
 from rlx.buffer.storage.dataset import as_storage
 from rlx.buffer.transform.compose import Transform
@@ -268,7 +268,7 @@ class SamplerEnsemble(_Parts, SavedState):
         """Return a copy for worker ``index`` of ``count``; its samplers are sharded too."""
         mine = copy.copy(self)
         mine.choice = copy.deepcopy(self.choice)
-        mine.choice.draws.set_shard(Shard(index, count))
+        mine.choice.draws.set_shard(WorkerShare(index, count))
         mine.samplers = tuple(sampler.shard(index, count) for sampler in self.samplers)
         return mine
 

@@ -17,8 +17,8 @@ from rlx.buffer.sampler.draws import Draws
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.transform.compose import Compose, Transform, split
 from rlx.errors import SamplingError, SchemaMismatchError
+from rlx.transform.multi_step import NStep, ReturnToGo
 from rlx.transform.protocol import NeighbourTransform, path
-from rlx.transform.spans import NStep, ReturnToGo
 
 RewardFunction = Callable[[TensorDictBase], torch.Tensor]
 # Position of a step's goal between its first and last candidate, 0 to 1; NaN if the stored goal is kept.
@@ -148,7 +148,6 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         return steps
 
     def _goals(self, rows: Rows, places: NDArray[np.float64]) -> torch.Tensor:
-        """Return [n, ...] the goals of the steps at rows."""
         for key in (self.goal_key, self.achieved_goal_key, self.reward_key):
             if not self._storage.has(key):
                 raise SamplingError(f"{'/'.join(path(key))!r} is not stored: hindsight needs goals and rewards")

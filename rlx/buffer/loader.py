@@ -13,7 +13,7 @@ import torch
 from tensordict import TensorDictBase
 from torch.utils.data import IterableDataset, get_worker_info
 
-from rlx.buffer.ahead import batches_at_once
+from rlx.buffer.batched_draws import batches_at_once
 from rlx.buffer.epoch_order import EpochOrder, Shuffle
 from rlx.buffer.loader_reading import Copies, Part, Source, Windows, joined, made_ahead
 from rlx.buffer.protocol import Rows
@@ -291,15 +291,14 @@ class Loader(IterableDataset[TensorDictBase]):
 
     @property
     def _per_window(self) -> int:
-        """Batches per window."""
         return self._order.window // self._elements
 
     def _group(self, number: int, numbers: range) -> range:
         """Return the batches that are planned with this one, all of one window."""
-        place, size, behind = numbers.index(number), self._at_once * numbers.step, number % self._per_window
-        before, stop = behind % size, number - behind + self._per_window
-        after = min(size - before, stop - number)
-        return numbers[max(place - before // numbers.step, 0) : place - -after // numbers.step]
+        place, size, offset = numbers.index(number), self._at_once * numbers.step, number % self._per_window
+        first, stop = offset % size, number - offset + self._per_window
+        rest = min(size - first, stop - number)
+        return numbers[max(place - first // numbers.step, 0) : place - -rest // numbers.step]
 
     def _plan(self, epoch: int, chosen: range) -> PlannedBatches | None:
         """Return the batches of a group; None where they are read one by one."""

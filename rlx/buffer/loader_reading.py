@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 
-from rlx.buffer.ahead import is_planned, planned
+from rlx.buffer.batched_draws import is_planned, planned
 from rlx.buffer.epoch_order import EpochOrder, SliceElements
 from rlx.buffer.prefetch import Task
 from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex

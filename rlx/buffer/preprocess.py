@@ -20,7 +20,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from rlx.buffer.protocol import Storage, rows_in_order
 from rlx.buffer.storage.tensors import MappedStorage
-from rlx.engine.local import process_context
+from rlx.engine.local_engine import process_context
 from rlx.errors import DatasetExistsError, SchemaMismatchError
 from rlx.files.atomic import whole
 from rlx.schema import name_of

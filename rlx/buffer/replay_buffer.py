@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from tensordict import NestedKey, TensorDictBase, is_tensorclass
 
-from rlx.buffer.ahead import DrawsAhead
 from rlx.buffer.batch import TENSORDICT, Form, as_steps, form_of, in_tensordict, rows_of, write_info
+from rlx.buffer.batched_draws import DrawsAhead
 from rlx.buffer.checkpoint import Hook, check_part, load, save
 from rlx.buffer.prefetch import Draw, Prefetcher, ReadWriteLock
 from rlx.buffer.preprocess import Preprocessing

@@ -2,7 +2,7 @@
 
 <path>/checkpoint.json   step, names of the files below; replaced in one step
 <path>/<hex>.pt          state of all parts but the steps of buffers: numbers, texts and tensors
-<path>/<hex>/            steps of a buffer; see ``rlx.buffer.saved_parts``
+<path>/<hex>/            steps of a buffer; see ``rlx.buffer.checkpoint_parts``
 """
 
 import io
@@ -24,8 +24,8 @@ import google_crc32c
 import numpy as np
 import torch
 
+from rlx.buffer.checkpoint_parts import SEGMENT, PlainState, SavedRows, decoded
 from rlx.buffer.replay_buffer import ReplayBuffer
-from rlx.buffer.saved_parts import SEGMENT, PlainState, SavedRows, decoded
 from rlx.closing import Closing
 from rlx.errors import CorruptDatasetError, DatasetExistsError, FormatVersionError, SchemaMismatchError
 from rlx.files import lock

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from rlx.errors import MissingExtraError
-from rlx.package_names import lazily
+from rlx.lazy_imports import lazily
 
 if find_spec("gymnasium") is None:
     raise MissingExtraError.of("collecting needs gymnasium", "gym")

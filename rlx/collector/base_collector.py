@@ -19,7 +19,7 @@ from rlx.collector.environment.state_rules import HiddenStateError
 from rlx.collector.policy.module import NewWeights, pack_weights, set_weights
 from rlx.collector.rollout.episodes import Ended, Episodes, Piece
 from rlx.collector.rollout.steps import NO_TRAJECTORY, Steps
-from rlx.collector.step_source import Plan, QuotaSteps, StepSource
+from rlx.collector.step_source import BatchPlan, QuotaSteps, StepSource
 from rlx.collector.ted import MASK, BatchDelivery, WorkerSteps, episodes_to_ted, joined
 from rlx.collector.worker.shared_steps import Weights
 from rlx.collector.worker.step_pool import WorkerConfig
@@ -59,7 +59,7 @@ class BaseCollector(FreeRunning, Closing):
         actors: Actors,
         configs: Sequence[WorkerConfig],
         module: torch.nn.Module | None,
-        plan: Plan,
+        plan: BatchPlan,
         delivery: BatchDelivery,
         *,
         has_copies: bool,

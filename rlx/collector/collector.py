@@ -10,7 +10,7 @@ from rlx.collector.base_collector import BaseCollector
 from rlx.collector.environment.gym_env import EnvSource, with_options
 from rlx.collector.policy.spec import instance, is_module
 from rlx.collector.rollout.steps import flat_keys
-from rlx.collector.step_source import Plan, TrajFormat
+from rlx.collector.step_source import BatchPlan, TrajFormat
 from rlx.collector.ted import BatchDelivery, Device, Postproc
 from rlx.collector.worker.step_pool import WorkerConfig
 from rlx.engine.local_actors import InlineActors
@@ -108,7 +108,7 @@ class Collector(BaseCollector):
             drop=names_of(drop),
             info_keys=flat_keys(info_keys),
         )
-        plan = Plan(
+        plan = BatchPlan(
             None if frames_per_batch is None else [frames_per_batch],
             total_frames,
             trajs_per_batch,

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from rlx.collector.environment.gym_env import EnvSource
 from rlx.collector.policy.spec import PolicySpec
-from rlx.collector.rollout.episodes import REWARDS, Layout, agreed
+from rlx.collector.rollout.episodes import REWARDS, StepLayout, agreed
 from rlx.collector.rollout.steps import InfoKeys
 from rlx.collector.worker.pool import RemainingBudget, ShardActor, ShardPool
 from rlx.collector.worker.shard_worker import ShardWorkerConfig
@@ -163,7 +163,7 @@ class DatasetCollector:
         )
         return self._start(config)
 
-    def decide(self, layouts: Sequence[Layout]) -> ShardFormat:
+    def decide(self, layouts: Sequence[StepLayout]) -> ShardFormat:
         """Return how shards of steps like these are written."""
         here, listed = self._collection, self._writer.manifest
         reward = here.reward

@@ -15,7 +15,7 @@ from rlx.collector.collector import exploration, made_by, names_of, none_below_1
 from rlx.collector.environment.gym_env import EnvSource, with_options
 from rlx.collector.policy.spec import instance, is_module
 from rlx.collector.rollout.steps import flat_keys
-from rlx.collector.step_source import Plan, TrajFormat
+from rlx.collector.step_source import BatchPlan, TrajFormat
 from rlx.collector.ted import BatchDelivery, CatResults, Device, Postproc
 from rlx.collector.worker.step_pool import PolicyFactory, WorkerConfig
 from rlx.engine.actor import Actors
@@ -132,7 +132,7 @@ class MultiCollector(BaseCollector):
             )
             for source, options, chosen in zip(create_env_fn, kwargs, policies, strict=True)
         ]
-        plan = Plan(
+        plan = BatchPlan(
             _frames(frames_per_batch, len(configs), sync=sync),
             total_frames,
             trajs_per_batch,

@@ -23,7 +23,7 @@ _CHUNK_STEPS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BatchPlan:
     """Plan of how steps become batches, with arguments of ``Collector`` and ``MultiCollector``.
 
     Args:
@@ -136,7 +136,7 @@ class StepSource:
         seed: of episodes begun from now on; that of the configs if None.
     """
 
-    def __init__(self, actors: Actors, configs: Sequence[WorkerConfig], plan: Plan, weights: Weights) -> None:
+    def __init__(self, actors: Actors, configs: Sequence[WorkerConfig], plan: BatchPlan, weights: Weights) -> None:
         self._plan = plan
         self.frames = self.sessions = 0
         self.seed: int | None = None

@@ -6,7 +6,7 @@ dataset.
 
 from typing import TYPE_CHECKING
 
-from rlx.package_names import lazily
+from rlx.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from rlx.datasets.atari_dqn import AtariDQNExperienceReplay as AtariDQNExperienceReplay

@@ -179,7 +179,6 @@ class SplitStorage(MappedStorage):
         return found
 
     def _padded(self, row: int, text: tuple[str, ...], longest: int) -> list[str]:
-        """Return the texts of a trajectory, padded with empty ones after its end."""
         start, length = int(self._starts[row]), int(self._lengths[row])
         words: list[str] = self._steps.get(np.arange(start, start + length), [text])[text]
         return [*words, *[""] * (longest - length)]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
-from rlx.engine.local import LocalEngine
+from rlx.engine.local_engine import LocalEngine
 from rlx.engine.ray_cluster import ray_cluster
 from rlx.engine.ray_engine import RayEngine
 from rlx.errors import EngineError

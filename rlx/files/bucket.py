@@ -292,7 +292,6 @@ class Bucket(WritableLocation):
 
     @contextmanager
     def _asking(self, name: str) -> Iterator[None]:
-        """Translate errors of the library to those of rlx."""
         from obstore import exceptions  # noqa: PLC0415
 
         _obstore.check()

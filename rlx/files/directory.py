@@ -132,7 +132,6 @@ def _pieces(path: Path, file: BinaryIO, length: int | None) -> Iterator[bytes]:
 
 @contextmanager
 def _translated(path: Path) -> Iterator[None]:
-    """Translate errors of the operating system to those of rlx."""
     try:
         with disk_errors(path):
             yield

@@ -355,7 +355,6 @@ class Hub(WritableLocation):
         return info.sha
 
     def _present(self, paths: Sequence[str], commit: str) -> Sequence[str]:
-        """Return the paths that are in a commit."""
         if not paths:
             return []
         found = self._ask(

@@ -17,7 +17,7 @@ from rlx.pipeline.citation import known_citations
 from rlx.store.dataset import Dataset
 from rlx.store.foreign_types import in_words
 from rlx.store.layout import CITATION
-from rlx.store.statistics import Episodes
+from rlx.store.statistics import EpisodeStatistics
 from rlx.wording import number, pasteable, plural, size, without_paths
 
 logger = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ class Card:
 
     def _summary(self) -> str:
         manifest = self.dataset.manifest
-        found = Episodes.of(manifest.shards)
+        found = EpisodeStatistics.of(manifest.shards)
         said = [
             f"{plural(manifest.steps, 'step')} in {plural(manifest.trajectories, 'trajectory')}, "
             f"{plural(len(manifest.shards), 'shard')}, {size(manifest.bytes)} "
@@ -190,7 +190,6 @@ class Card:
         ]
 
     def _notes(self) -> list[str]:
-        """Return the source's notes about its steps, such as clipped rewards."""
         notes = {name: text for name, text in self.dataset.manifest.notes.items() if isinstance(text, str)}
         said = [
             f"- {_cell(name).replace('_', ' ')}: {_cell(without_paths(note))}"
@@ -270,7 +269,6 @@ def _semantic(version: str | None) -> str | None:
 
 
 def _size_category(count: int) -> str:
-    """Return the hub's name for a number of rows."""
     names = ["1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T"]
     place = max(len(str(count)) - 3, 0)
     if place == 0:

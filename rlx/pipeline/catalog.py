@@ -22,11 +22,11 @@ from rlx.formats.rl_unplugged import GAMES, shard_file
 from rlx.formats.rl_unplugged.reader import RLUnpluggedLayout
 from rlx.home import dataset_ids, home
 from rlx.manifest import Manifest
-from rlx.pipeline.hosted import HOSTS, listed
+from rlx.pipeline.hosted_datasets import HOSTS, listed
 from rlx.pipeline.sources import DEFAULTS, Base, Place
 from rlx.progress import Silent
 from rlx.store.layout import read_manifest
-from rlx.store.statistics import Episodes
+from rlx.store.statistics import EpisodeStatistics
 from rlx.wording import without_secrets
 
 _REQUESTS = 8
@@ -162,7 +162,7 @@ def _local(id: str) -> CatalogEntry:
 
 
 def _described(listed: Manifest, source: str, *, local: bool) -> CatalogEntry:
-    found = Episodes.of(listed.shards)
+    found = EpisodeStatistics.of(listed.shards)
     means = [moments.summary()["mean"] if found.whole else None for moments in (found.returns, found.lengths)]
     split = _split(listed.id)
     entry = CatalogEntry(listed.id, *split, source, len(listed.shards), local, listed.steps, True)

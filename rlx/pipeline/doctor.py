@@ -16,8 +16,8 @@ from rlx.checks.examination import Subject, digests, examine
 from rlx.errors import CorruptDatasetError, CorruptShardError, DatasetError
 from rlx.files.urls import is_url
 from rlx.formats.common.source import Source
-from rlx.pipeline.assembly import Assembly, assemble, kept_parts
 from rlx.pipeline.convert import open_source
+from rlx.pipeline.merge import Assembly, assemble, kept_parts
 from rlx.pipeline.options import Options
 from rlx.progress import Progress, Silent
 from rlx.store.codec import Codec

@@ -25,7 +25,7 @@ from rlx.home import home
 from rlx.manifest import Manifest
 from rlx.pipeline.catalog import RemoteRun, find_remote
 from rlx.pipeline.convert import convert, warn
-from rlx.pipeline.hosted import Hosted, located
+from rlx.pipeline.hosted_datasets import Hosted, located
 from rlx.pipeline.ingest import Ingest, LocalFiles, noted_origins
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, check_apart, manifest_at

@@ -195,7 +195,6 @@ class _Pulling:
                         self._list()
 
     def _fetch(self, name: str, cancel: Cancel) -> int:
-        """Bring one file; return how many bytes had not arrived before."""
         record = self._files[name]
         expected = FileStat(name, f"{self._location.url}/{name}", bytes=record.bytes, crc32c=record.crc32c)
         with _named_apart(expected.url):

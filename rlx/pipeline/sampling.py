@@ -23,7 +23,7 @@ from rlx.files.disk import check_room
 from rlx.schema import Field, Role, Schema, name_of
 from rlx.store.dataset import Dataset
 from rlx.store.ted import to_rows
-from rlx.transform.spans import NStep
+from rlx.transform.multi_step import NStep
 from rlx.wording import size
 
 _INDEX = Field("int64", (), Role.STEP)
@@ -115,7 +115,6 @@ def _transforms(schema: Schema, sampling: Sampling) -> Compose:
 
 
 def _say_what_differs(datasets: Sequence[Dataset]) -> None:
-    """Log the fields that only some of the datasets have."""
     count = Counter(name for dataset in datasets for name in dataset.schema)
     if partly := sorted(name for name, having in count.items() if having < len(datasets)):
         logger.warning("left out: %s: not all datasets have them", ", ".join(partly))

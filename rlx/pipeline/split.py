@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import DatasetError, DatasetExistsError, OptionError
-from rlx.pipeline.assembly import Assembly, ShardPart, assemble, kept_parts
+from rlx.pipeline.merge import Assembly, ShardPart, assemble, kept_parts
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, check_apart, clash
 from rlx.progress import Progress

@@ -13,7 +13,7 @@ from rlx.store.chunk_codec import ZstdChunks
 from rlx.store.kernel import FileTable, Kernel, address, kernel
 from rlx.store.memory import empty_rows
 from rlx.store.raw_file import FIRST_ADDRESS, MEMORY, RawFileReader, rows_at
-from rlx.store.sharding import INDEX_ENTRY_BYTES, ShardFileReader
+from rlx.store.shard_file import INDEX_ENTRY_BYTES, ShardFileReader
 
 Indices = NDArray[np.int64]
 _ENTRY = np.dtype([("start", "<i8"), ("length", "<i8")])

@@ -112,7 +112,6 @@ def _integer(field: Field) -> Any:
 
 
 def _repeated(space: Space[Any], shape: tuple[int, ...]) -> Space[Any]:
-    """Return a space of texts [*shape]."""
     from gymnasium import spaces  # noqa: PLC0415
 
     inner = space if len(shape) == 1 else _repeated(space, shape[1:])

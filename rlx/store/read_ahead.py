@@ -17,7 +17,7 @@ from rlx.store.chunk_codec import most_bytes
 from rlx.store.layout import listed_files
 from rlx.store.memory import PageMemory, Pages
 from rlx.store.raw_file import RangedRawReader, RawFileReader, rows_at
-from rlx.store.sharding import INDEX_ENTRY_BYTES, RangedShardReader, ShardFileReader
+from rlx.store.shard_file import INDEX_ENTRY_BYTES, RangedShardReader, ShardFileReader
 from rlx.store.shards import Shards
 from rlx.store.step_reader import Indices, Places, SelectedPlaces, SelectedSteps, StepReader
 from rlx.store.trajectories import Trajectories

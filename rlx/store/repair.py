@@ -106,7 +106,6 @@ def _place(problem: Problem) -> str:
 
 
 def _put_aside(dataset: Path, *, delete: bool) -> Repair:
-    """Move aside or delete a damaged manifest and its shards."""
     (dataset / manifest.FILE_NAME).replace(dataset / DAMAGED)
     sync(dataset)
     shards = dataset / SHARDS

@@ -150,7 +150,7 @@ def table_statistics(
 
 
 @dataclass(frozen=True, slots=True)
-class Episodes:
+class EpisodeStatistics:
     """Numbers of whole episodes and pieces of episodes, from the manifest.
 
     Args:
@@ -220,7 +220,7 @@ def summary(shards: Sequence[ShardRecord]) -> dict[str, Any]:
     and the observations follow.
     """
     stats = merge_statistics(shard.statistics for shard in shards)
-    episodes = Episodes.of(shards)
+    episodes = EpisodeStatistics.of(shards)
     of_whole = {"return": episodes.returns.summary(), "length": episodes.lengths.summary()}
     of_all = {name: stats[key] for key, name in OF_ALL.items() if key in stats}
     return {**of_whole, **of_all, **{key: stats[key] for key in stats if key not in (*of_whole, *WHOLE)}}

@@ -46,12 +46,10 @@ class StepReader:
 
     Attributes:
         start: [N] first step of each trajectory.
-        is_remote: whether every read makes requests.
     """
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
-        self.is_remote = shards.is_remote
         self.trajectories: Trajectories = shards.trajectories()
         self.start: Indices = self.trajectories.start
         self._last = self.start + self.trajectories.length - 1
@@ -60,6 +58,11 @@ class StepReader:
         self._first_step = shards.first_step[self._shard]
         self._first_row = shards.first_row[self._shard] - np.arange(len(self.start))
         self._flags = {"terminated": self.trajectories.terminated, "truncated": self.trajectories.truncated}
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether every read makes requests."""
+        return self._shards.is_remote
 
     def check_lengths(self) -> None:
         """Raise CorruptDatasetError if a file of an open shard has been cut since it was opened."""
@@ -258,15 +261,20 @@ class SelectedSteps(StepReader):
     """
 
     def __init__(self, reader: StepReader, chosen: NDArray[np.int64]) -> None:
-        self._reader, self.is_remote = reader, reader.is_remote
+        self._reader = reader
         self.trajectories = reader.trajectories.pick(chosen)
         self.start = self.trajectories.start
         self._shift = reader.start[chosen] - self.start
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether every read makes requests."""
+        return self._reader.is_remote
+
     def of(self, reader: StepReader) -> SelectedSteps:
         """Return the reader of the same steps through another reader of the whole dataset."""
         same = copy(self)
-        same._reader, same.is_remote = reader, reader.is_remote
+        same._reader = reader
         return same
 
     def locate(self, steps: Indices) -> SelectedPlaces:

@@ -21,7 +21,7 @@ from rlx.store.chunk_codec import ChunkCodec, chunk_codec
 from rlx.store.codec import MAX_CHUNK, MIN_ROW_BYTES, Codec
 from rlx.store.dictionary import CODEC_NAME, parse_dictionary
 from rlx.store.raw_file import RawFileWriter, raw_length, raw_reader, read_small
-from rlx.store.sharding import ShardFileWriter, shard_reader
+from rlx.store.shard_file import ShardFileWriter, shard_reader
 from rlx.store.text import WithText
 
 META = "meta.json"

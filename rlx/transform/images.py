@@ -20,7 +20,7 @@ _TALL_ROWS = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ImageLayout:
     """Layout of the images in the rows of a field.
 
     Args:
@@ -34,12 +34,12 @@ class Layout:
     channels_first: bool = False
 
     @classmethod
-    def of(cls, name: str, field: Field) -> "Layout":
+    def of(cls, name: str, field: Field) -> "ImageLayout":
         """Return the layout of a field: [H, W], [H, W, C] or [C, H, W], where C is 4 at most.
 
         Example:
-            >>> Layout.of("camera", Field("uint8", (3, 84, 84), Role.OBSERVATION))
-            Layout(height=84, width=84, channels=3, channels_first=True)
+            >>> ImageLayout.of("camera", Field("uint8", (3, 84, 84), Role.OBSERVATION))
+            ImageLayout(height=84, width=84, channels=3, channels_first=True)
         """
         shape = field.shape
         if len(shape) == 2:
@@ -73,7 +73,7 @@ class _OfPictures(PerBlock):
         """Return the new field for a field of pictures."""
         raise NotImplementedError
 
-    def of(self, pictures: Pictures, layout: Layout) -> Pictures:
+    def of(self, pictures: Pictures, layout: ImageLayout) -> Pictures:
         """Return [n, ...] pictures instead of these."""
         raise NotImplementedError
 
@@ -89,7 +89,7 @@ class _OfPictures(PerBlock):
     def apply(self, block: Block, schema: Schema) -> Block:
         """Return the block with other pictures."""
         keys = picture_keys(schema, self.keys)
-        changed = {name: self.of(block.data[name], Layout.of(name, schema[name])) for name in keys}
+        changed = {name: self.of(block.data[name], ImageLayout.of(name, schema[name])) for name in keys}
         return replace(block, data={**block.data, **changed})
 
 
@@ -127,9 +127,9 @@ class Resize(_OfPictures):
         """Return the field with pictures of the new size."""
         if field.dtype not in ("uint8", "uint16", "int16", "float32", "float64"):
             raise TransformError(f"{name} is {field.dtype}: expected uint8, uint16, int16, float32 or float64")
-        return replace(field, shape=Layout.of(name, field).shape(self.height, self.width), space=None)
+        return replace(field, shape=ImageLayout.of(name, field).shape(self.height, self.width), space=None)
 
-    def of(self, pictures: Pictures, layout: Layout) -> Pictures:
+    def of(self, pictures: Pictures, layout: ImageLayout) -> Pictures:
         """Return [n, ...] pictures of the new size."""
         cv2 = _opencv()
         planes, pixel = layout.planes
@@ -169,7 +169,7 @@ class Crop(_OfPictures):
 
     def field(self, name: str, field: Field) -> Field:
         """Return the field with pictures of the new size."""
-        layout = Layout.of(name, field)
+        layout = ImageLayout.of(name, field)
         rows, columns = self._window(layout)
         if rows.stop > layout.height or columns.stop > layout.width:
             raise TransformError(
@@ -178,12 +178,12 @@ class Crop(_OfPictures):
             )
         return replace(field, shape=layout.shape(self.height, self.width), space=None)
 
-    def _window(self, layout: Layout) -> tuple[slice, slice]:
+    def _window(self, layout: ImageLayout) -> tuple[slice, slice]:
         top = (layout.height - self.height) // 2 if self.top < 0 else self.top
         left = (layout.width - self.width) // 2 if self.left < 0 else self.left
         return slice(max(top, 0), max(top, 0) + self.height), slice(max(left, 0), max(left, 0) + self.width)
 
-    def of(self, pictures: Pictures, layout: Layout) -> Pictures:
+    def of(self, pictures: Pictures, layout: ImageLayout) -> Pictures:
         """Return [n, ...] crops of these pictures."""
         window = self._window(layout)
         return pictures[(slice(None), slice(None), *window) if layout.channels_first else (slice(None), *window)]
@@ -201,13 +201,13 @@ class Grayscale(_OfPictures):
 
     def field(self, name: str, field: Field) -> Field:
         """Return the field without colours."""
-        layout = Layout.of(name, field)
+        layout = ImageLayout.of(name, field)
         if layout.channels != _COLOURS or layout.channels_first or field.dtype not in ("uint8", "uint16", "float32"):
             expected = "uint8, uint16 or float32 of shape [H, W, 3]"
             raise TransformError(f"{name} is {field.dtype}{list(field.shape)}: expected {expected}")
         return replace(field, shape=(layout.height, layout.width), space=None)
 
-    def of(self, pictures: Pictures, layout: Layout) -> Pictures:
+    def of(self, pictures: Pictures, layout: ImageLayout) -> Pictures:
         """Return [n, H, W] grey pictures."""
         cv2 = _opencv()
         new = np.empty(pictures.shape[:-1], pictures.dtype)

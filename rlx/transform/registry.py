@@ -10,10 +10,10 @@ from rlx.errors import TransformError
 from rlx.transform.functions import Relabel
 from rlx.transform.images import Crop, Grayscale, Resize
 from rlx.transform.keys import CatTensors, Exclude, Rename, Select
+from rlx.transform.multi_step import FrameSkip, NStep, ReturnToGo
 from rlx.transform.protocol import Learner, Selection, Transform
 from rlx.transform.scaling import Normalize, RewardClip, RewardSign, ScaleReward, ToFloat
 from rlx.transform.selections import Filter, Subsample
-from rlx.transform.spans import FrameSkip, NStep, ReturnToGo
 from rlx.wording import did_you_mean
 
 # Frozen dataclasses: their fields are the parameters. A field ``text`` gets everything after the colon.
@@ -125,7 +125,6 @@ def _nearest(name: str, names: Sequence[str]) -> str:
 
 
 def _usage(name: str) -> str:
-    """Return how the transform is written."""
     wanted = [one.name for one in fields(TRANSFORMS[name]) if one.default is MISSING]
     return f"{name}:..." if wanted == [_TEXT] else f"{name}:{','.join(f'{one}=...' for one in wanted)}"
 

@@ -30,7 +30,7 @@ from rlx.buffer import FrameStack
 from rlx.buffer.loader import Loader
 from rlx.store.chunk_codec import ZstdChunks
 from rlx.store.dataset import Dataset
-from rlx.store.sharding import ShardFileReader
+from rlx.store.shard_file import ShardFileReader
 from scripts.bench import peer, timing
 from scripts.bench.play import GAMES
 from scripts.bench.run import Run, converted_run

@@ -16,7 +16,7 @@ from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.store.dataset_writer import claimed
 from rlx.store.dictionary import REFERENCE_ROWS
-from rlx.store.sharding import CRC_BYTES, INDEX_ENTRY_BYTES
+from rlx.store.shard_file import CRC_BYTES, INDEX_ENTRY_BYTES
 from scripts.bench import timing
 from scripts.bench.play import GAMES, Play, play
 

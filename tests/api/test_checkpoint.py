@@ -301,7 +301,7 @@ def test_a_save_that_fails_leaves_the_last_one_and_the_next_writes_all(tmp_path:
         checkpoint.wait()
         buffer.extend(_steps(20, 20))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("rlx.buffer.saved_parts.write_blocks", _full)
+            patch.setattr("rlx.buffer.checkpoint_parts.write_blocks", _full)
             checkpoint.save(2)
             with pytest.raises(DiskFullError):
                 checkpoint.wait()

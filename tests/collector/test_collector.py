@@ -14,7 +14,7 @@ from rlx.buffer.transform import Compose, NStep, RewardClip
 from rlx.collector.collector import Collector, SyncDataCollector
 from rlx.collector.environment.gym_env import EnvSource, GymEnv, SerialEnv
 from rlx.errors import CollectError
-from rlx.transform.spans import FrameSkip
+from rlx.transform.multi_step import FrameSkip
 from tests.collector.environments import Counter, Structured, one
 
 

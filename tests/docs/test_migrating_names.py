@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rlx.package_names import INSTEAD
+from rlx.lazy_imports import INSTEAD
 from tests.docs import torchrl_api
 
 PAGE = Path(__file__).parents[2] / "docs/migrating.md"

@@ -42,7 +42,7 @@ IMPORTED = (
     *("rlx.checks.examination", "rlx.formats.finding", "rlx.formats.common.batches", "rlx.pipeline.collect"),
     *(f"{one.folder}.reader" for one in readable().values()),
     *(f"{one.folder}.writer" for one in formats().values() if one.writes),
-    *("rlx.pipeline.convert", "rlx.pipeline.download", "rlx.pipeline.export", "rlx.pipeline.assembly"),
+    *("rlx.pipeline.convert", "rlx.pipeline.download", "rlx.pipeline.export", "rlx.pipeline.merge"),
     *(
         "rlx.pipeline.preprocess",
         "rlx.pipeline.pull",

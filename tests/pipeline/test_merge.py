@@ -12,7 +12,7 @@ import pytest
 import rlx
 from rlx.errors import CorruptDatasetError, DatasetError, DatasetExistsError, SchemaMismatchError
 from rlx.manifest import FILE_NAME, FileRecord, Manifest
-from rlx.pipeline.assembly import merge
+from rlx.pipeline.merge import merge
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.progress import Silent

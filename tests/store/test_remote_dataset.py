@@ -40,7 +40,7 @@ from rlx.progress import Silent
 from rlx.schema import Schema
 from rlx.store.dataset import Dataset
 from rlx.store.layout import listed_files
-from rlx.store.sharding import CRC_BYTES, INDEX_ENTRY_BYTES
+from rlx.store.shard_file import CRC_BYTES, INDEX_ENTRY_BYTES
 from rlx.store.ted import to_rows
 from tests.contracts.store import FAST_DISK, SETTINGS, assert_same_block, blocks_as_one, experiences, oracle
 from tests.factories import LARGE, make_block, relist, write_dataset

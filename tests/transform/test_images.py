@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import TransformError
 from rlx.schema import Field, Role, Schema
-from rlx.transform.images import Crop, Grayscale, Layout, Resize
+from rlx.transform.images import Crop, Grayscale, ImageLayout, Resize
 from rlx.transform.scaling import ToFloat
 from tests.factories import SMALL, make_block
 
@@ -128,6 +128,6 @@ def test_what_is_no_picture(dtype: str, shape: tuple[int, ...], message: str) ->
 
 
 def test_layouts() -> None:
-    assert Layout.of("x", Field("uint8", (5, 6), Role.OBSERVATION)) == Layout(5, 6, None)
-    assert Layout.of("x", Field("uint8", (5, 6, 3), Role.OBSERVATION)) == Layout(5, 6, 3)
-    assert Layout.of("x", Field("uint8", (4, 5, 6), Role.OBSERVATION)) == Layout(5, 6, 4, channels_first=True)
+    assert ImageLayout.of("x", Field("uint8", (5, 6), Role.OBSERVATION)) == ImageLayout(5, 6, None)
+    assert ImageLayout.of("x", Field("uint8", (5, 6, 3), Role.OBSERVATION)) == ImageLayout(5, 6, 3)
+    assert ImageLayout.of("x", Field("uint8", (4, 5, 6), Role.OBSERVATION)) == ImageLayout(5, 6, 4, channels_first=True)

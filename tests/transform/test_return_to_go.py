@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rlx.block import Block
 from rlx.errors import TransformError
 from rlx.transform import transitions
-from rlx.transform.spans import ReturnToGo
+from rlx.transform.multi_step import ReturnToGo
 from rlx.transform.transitions import join
 from tests.factories import SMALL, cut, make_block
 

@@ -7,9 +7,9 @@ from tensordict import TensorDict
 
 from rlx.errors import TransformError
 from rlx.schema import Schema
+from rlx.transform.multi_step import FrameSkip
 from rlx.transform.registry import parse
 from rlx.transform.scaling import RewardClip, RewardSign, ScaleReward
-from rlx.transform.spans import FrameSkip
 from tests.factories import SMALL, make_block
 
 REWARDS = np.array([-3, -0.5, 0, 0.25, 1, 7, np.inf, -np.inf], np.float32)

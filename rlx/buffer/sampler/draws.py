@@ -57,7 +57,7 @@ def worker_here() -> Worker | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class WorkerShare:
     """Part of the draws that one of several workers makes.
 
     Attributes:
@@ -89,7 +89,7 @@ class Draws:
 
     def __init__(self, seed: int | None = None, generator: torch.Generator | None = None) -> None:
         self.seed = fresh_seed(seed, generator)
-        self.shard = Shard()
+        self.shard = WorkerShare()
         self.number = 0
         self.first_epoch = 0
         self._worker: Worker | None = None
@@ -104,12 +104,12 @@ class Draws:
             return False
         if self.shard.count == 1:  # ranks that share an epoch need the same order, and have seeds of their own
             self.first_epoch = worker.seed
-        self.shard = Shard(self.shard.index * worker.count + worker.index, self.shard.count * worker.count)
+        self.shard = WorkerShare(self.shard.index * worker.count + worker.index, self.shard.count * worker.count)
         self.number = worker.seed
         self._worker = worker
         return True
 
-    def set_shard(self, shard: Shard) -> None:
+    def set_shard(self, shard: WorkerShare) -> None:
         """Draw the part of one of several workers."""
         self.enter_worker()
         self.shard = shard
@@ -137,7 +137,7 @@ class Draws:
         """Continue from a state of ``state_dict``."""
         self._worker = worker_here()
         self.seed, self.number = state["seed"], state["number"]
-        self.shard = Shard(state["shard"], state["shards"])
+        self.shard = WorkerShare(state["shard"], state["shards"])
 
 
 def permute(ordinals: NDArray[np.int64], n: int, seed: int, epoch: int) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ from tensordict import NestedKey
 
 from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex
 from rlx.buffer.sampler.prioritized import PRIORITY_WEIGHT, PrioritizedSampler, Reduction
-from rlx.buffer.sampler.slicing import (
+from rlx.buffer.sampler.slice_starts import (
     SliceStarts,
     Span,
     SpanOptions,

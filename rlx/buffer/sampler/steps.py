@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from rlx.buffer.protocol import Rows, Sampler, Storage, rows_in_order
-from rlx.buffer.sampler.draws import Draws, Shard, permute
+from rlx.buffer.sampler.draws import Draws, WorkerShare, permute
 from rlx.buffer.snapshot import SavedState
 from rlx.errors import SamplingError
 
@@ -72,7 +72,7 @@ class SeededSampler(SavedState, Sampler):
         With replacement the workers' draws are independent of each other.
         """
         mine = copy.deepcopy(self)
-        mine._draws.set_shard(Shard(index, count))
+        mine._draws.set_shard(WorkerShare(index, count))
         return mine
 
     def state_dict(self) -> dict[str, Any]:

@@ -180,7 +180,6 @@ class LazyMemmapStorage(LazyTensorStorage):
 
 
 def _remove(directory: FilePath, process: int) -> None:
-    """Remove a directory, unless this is a fork of the process that made it."""
     if os.getpid() == process:
         shutil.rmtree(directory, ignore_errors=True)
 

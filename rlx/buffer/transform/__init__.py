@@ -6,8 +6,8 @@
 
 from rlx.buffer.transform.batches import FrameStack, ToDevice, ToDtype
 from rlx.buffer.transform.compose import Compose, Inverted
+from rlx.transform.multi_step import NStep, ReturnToGo
 from rlx.transform.scaling import RewardClip, RewardSign, ToFloat
-from rlx.transform.spans import NStep, ReturnToGo
 
 __all__ = [
     "Compose",

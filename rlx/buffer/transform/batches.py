@@ -14,8 +14,8 @@ from rlx.buffer.protocol import Keys, Rows
 from rlx.buffer.storage.step_schema import signed
 from rlx.buffer.transform.compose import StoredSteps, pick
 from rlx.errors import TransformError
+from rlx.transform.multi_step import NStep
 from rlx.transform.protocol import Pointwise, Reader, path, wanted
-from rlx.transform.spans import NStep
 
 
 @dataclass(frozen=True, slots=True)

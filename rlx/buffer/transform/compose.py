@@ -269,7 +269,7 @@ def over_batch(transform: Transform, batch: TensorDictBase) -> TensorDictBase:
 
     Example:
         >>> from tensordict import TensorDict
-        >>> from rlx.transform.spans import NStep
+        >>> from rlx.transform.multi_step import NStep
         >>> after = {"reward": torch.ones(3, 1), "done": torch.tensor([[False], [False], [True]])}
         >>> over_batch(NStep(2, 0.5), TensorDict({"next": after}, [3]))["next", "reward"].flatten()
         tensor([1.5000, 1.5000, 1.0000])

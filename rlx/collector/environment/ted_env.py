@@ -278,5 +278,4 @@ def _seeds(seed: int, count: int) -> list[int]:
 
 
 def _next_seed(seed: int) -> int:
-    """Return the number after another in TorchRL's sequences of seeds."""
     return int.from_bytes(np.random.default_rng(seed).bytes(8), "big") % (2**32 - 1)

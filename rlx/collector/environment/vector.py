@@ -16,7 +16,7 @@ from gymnasium.vector.utils import concatenate
 from numpy.typing import NDArray
 
 from rlx.collector.environment.space import Space
-from rlx.engine.local import main_hidden
+from rlx.engine.local_engine import main_hidden
 from rlx.engine.shared_memory import begin_step
 from rlx.errors import CollectError, RlxError
 from rlx.fork import ThisProcessOnly, on_fork

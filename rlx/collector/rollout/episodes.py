@@ -20,7 +20,7 @@ REWARDS = ("float32", "float64")
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class StepLayout:
     """The layout of some steps.
 
     Args:
@@ -31,7 +31,7 @@ class Layout:
     infos: Mapping[str, bool]
 
 
-def layout_of(steps: Steps, environment: Environment, infos: Mapping[str, bool]) -> Layout:
+def layout_of(steps: Steps, environment: Environment, infos: Mapping[str, bool]) -> StepLayout:
     """Return the layout of steps.
 
     ``is_init`` is a field where the policy has a state: a module that is trained on slices reads it.
@@ -53,10 +53,10 @@ def layout_of(steps: Steps, environment: Environment, infos: Mapping[str, bool])
     }
     made = np.arange(steps.length) < steps.counts[:, None]
     dtype = REWARDS[0] if fits_float32(steps.next["reward"][made]) else REWARDS[1]
-    return Layout(_with_reward(Schema({**schema.fields, **fields}), dtype), infos)
+    return StepLayout(_with_reward(Schema({**schema.fields, **fields}), dtype), infos)
 
 
-def agreed(layouts: Sequence[Layout], reward: str | None = None) -> Layout:
+def agreed(layouts: Sequence[StepLayout], reward: str | None = None) -> StepLayout:
     """Return the common layout of the steps of all workers.
 
     Args:
@@ -72,7 +72,7 @@ def agreed(layouts: Sequence[Layout], reward: str | None = None) -> Layout:
                 f"worker {worker}'s steps hold {list(schema)}, expected those of worker 0: {list(schemas[0])}"
             )
     infos = {key: is_kept for layout in layouts for key, is_kept in layout.infos.items()}
-    return Layout(schemas[0], infos)
+    return StepLayout(schemas[0], infos)
 
 
 def fits_float32(rewards: NDArray[Any]) -> bool:
@@ -283,7 +283,6 @@ def _first(counts: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
 
 
 def _flat(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array [n, T, ...] as [n * T, ...]."""
     return array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])  # -1 is ambiguous where rows are empty
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from rlx.collector.rollout.episodes import Layout
+from rlx.collector.rollout.episodes import StepLayout
 from rlx.collector.worker.shard_worker import FindLayout, UnitResult, WorkUnit
 from rlx.engine.actor import Actor, ActorDiedError
 from rlx.errors import CollectError, WorkerLostError
@@ -171,7 +171,7 @@ class Run(Protocol):
     def start(self, worker: int, episodes: int) -> ShardActor:
         """Start a worker, new or as a replacement; ``episodes`` is the number of its episodes already listed."""
 
-    def decide(self, layouts: Sequence[Layout]) -> ShardFormat:
+    def decide(self, layouts: Sequence[StepLayout]) -> ShardFormat:
         """Return how shards of steps like these are written."""
 
     def shard(self, worker: int, number: int) -> str:

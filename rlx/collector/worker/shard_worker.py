@@ -11,7 +11,7 @@ import numpy as np
 from rlx.collector.environment.gym_env import EnvSource, open_environment
 from rlx.collector.environment.vector import Environment
 from rlx.collector.policy.spec import PolicySpec, exploring, load_object
-from rlx.collector.rollout.episodes import Ended, Episodes, Layout, first_of, join, layout_of, rewards_as
+from rlx.collector.rollout.episodes import Ended, Episodes, StepLayout, first_of, join, layout_of, rewards_as
 from rlx.collector.rollout.loop import Rollout
 from rlx.collector.rollout.steps import IS_INIT, InfoKeys, Infos, Steps
 from rlx.collector.worker.shard_thread import ShardThread
@@ -81,7 +81,7 @@ class Session:
         ended = self._episodes.add(steps, most_steps if is_last else None)
         return ended, min(most_steps, int(steps.counts.sum()))
 
-    def look(self, most_steps: int) -> Layout:
+    def look(self, most_steps: int) -> StepLayout:
         """Return the layout of steps, from up to ``most_steps`` first ones, which are kept for the next ``run``."""
         self._looked = self._chunk(most_steps)
         return layout_of(self._looked, self._environment, self._infos.seen)
@@ -128,7 +128,7 @@ class ShardWorkerConfig:
 
 @dataclass(frozen=True, slots=True)
 class FindLayout:
-    """A task whose result is the Layout of the first steps, which are kept for the first work unit."""
+    """A task whose result is the layout of the first steps, which are kept for the first work unit."""
 
     steps: int
 
@@ -191,7 +191,7 @@ class ShardWorker:
         self._unwritten_steps = 0
         self._shard_steps = 0  # those of unwritten episodes among them
 
-    def __call__(self, task: FindLayout | ShardFormat | WorkUnit | None) -> Layout | UnitResult | None:
+    def __call__(self, task: FindLayout | ShardFormat | WorkUnit | None) -> StepLayout | UnitResult | None:
         """Determine the layout of steps, receive the format of shards, or collect until a work unit is spent or the
         shard full.
 

@@ -41,7 +41,7 @@ from rlx.formats.array_record.record import (
     Array,
     MalformedRecordError,
     Record,
-    Steps,
+    RecordSteps,
     flags_of,
     length_of,
     parse,
@@ -100,7 +100,7 @@ class ArrayRecords:
             trajectory = _Trajectory()
             for number in range(file.count):
                 place = f"{file.path}: record {number}"
-                record = Steps(_parsed(file, number), self.schema, self.keys, place)
+                record = RecordSteps(_parsed(file, number), self.schema, self.keys, place)
                 if record.piece is None:
                     yield from _pieces(record, first + number, self.schema, dropped)
                 else:
@@ -116,7 +116,7 @@ class _Trajectory:
     steps: int = 0
     is_open: bool = False
 
-    def follow(self, piece: Mapping[str, Any], record: Steps) -> None:
+    def follow(self, piece: Mapping[str, Any], record: RecordSteps) -> None:
         """Take the next record; raises CorruptShardError unless it continues the trajectory, or begins one."""
         expected = (self.number, self.steps) if self.is_open else (piece.get(NUMBER), 0)
         if (piece.get(NUMBER), piece.get(START)) != expected or type(piece.get(NUMBER)) is not int:
@@ -134,7 +134,7 @@ class _Trajectory:
         self.steps = self.steps + record.count if piece[START] else record.count
 
 
-def _pieces(steps: Steps, number: int, schema: Schema, dropped: Counter[str]) -> Iterator[Block]:
+def _pieces(steps: RecordSteps, number: int, schema: Schema, dropped: Counter[str]) -> Iterator[Block]:
     """Yield the trajectories of a record that another program wrote: they end where it has flags, and where it ends."""
     terminated, truncated = (steps.flags[name] for name in FLAGS)
     ends = np.flatnonzero(terminated | truncated) + 1
@@ -149,7 +149,7 @@ def _pieces(steps: Steps, number: int, schema: Schema, dropped: Counter[str]) ->
 
 
 class _From:
-    def __init__(self, steps: Steps, first: int) -> None:
+    def __init__(self, steps: RecordSteps, first: int) -> None:
         self._steps = steps
         self._first = first
 
@@ -160,7 +160,7 @@ class _From:
         raise NotImplementedError
 
 
-def _blocks(steps: Steps, piece: Mapping[str, Any]) -> Iterator[Block]:
+def _blocks(steps: RecordSteps, piece: Mapping[str, Any]) -> Iterator[Block]:
     """Yield the steps of a record that rlx wrote: a piece of a trajectory."""
     size = block_steps(steps.schema)
     for name, flags in steps.flags.items():

@@ -238,7 +238,7 @@ Record = Mapping[str, Any]
 Array = NDArray[Any]
 
 
-class Steps:
+class RecordSteps:
     """The steps of one record.
 
     Args:

@@ -19,7 +19,7 @@ from rlx.files.disk import check_readable, read_object
 from rlx.formats.common.fields import RowType, expecting
 from rlx.formats.common.rows.scan import Recording
 from rlx.formats.common.rows.ted_fields import ted_fields
-from rlx.formats.common.rows.ted_run import NUMBERS, Leaf, Place, RowRuns, TedRun, make_run, scanned
+from rlx.formats.common.rows.ted_run import NUMBERS, LeafRows, RowRuns, TedRun, TedSource, make_run, scanned
 from rlx.store.chunk_codec import decompressed
 
 _MANIFEST = "buffer.json"
@@ -52,10 +52,10 @@ class BufferLeaves:
         return [f"{self.folder}/{self.numbers[path]}.zst" for path in kinds]
 
     @contextmanager
-    def opened(self, kinds: Mapping[str, RowType]) -> Iterator[Mapping[str, Leaf]]:
+    def opened(self, kinds: Mapping[str, RowType]) -> Iterator[Mapping[str, LeafRows]]:
         """Return the leaves, open; raises as ``Leaves`` does."""
         with ExitStack() as stack:
-            leaves: dict[str, Leaf] = {}
+            leaves: dict[str, LeafRows] = {}
             for path, kind in kinds.items():
                 name = self.root / self.folder / f"{self.numbers[path]}.zst"
                 try:
@@ -143,7 +143,7 @@ def open_buffer(path: Path) -> TedRun:
         raise CorruptShardError(f"{path / _MANIFEST}: blocks: expected multiples of {lanes:,} steps")
     fields = ted_fields(kinds, str(path))
     known = {name: kind for name, kind in kinds.items() if kind is not None}
-    place = Place(path, path, leaves, known, _LAYOUT)
+    place = TedSource(path, path, leaves, known, _LAYOUT)
     recording = Recording.COMPLETE if is_complete else Recording.WRAPPED
     with leaves.opened(scanned(fields, known)) as files:
         each = int(leaves.steps.sum()) // lanes

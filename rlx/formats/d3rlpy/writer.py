@@ -24,7 +24,7 @@ from rlx.formats.common.exporter import (
 )
 from rlx.formats.common.hdf5.episodes import extra_columns, without_room
 from rlx.formats.common.hdf5.file import holds
-from rlx.formats.common.hdf5.output import Hdf5Output, Rows, created, write_episodes
+from rlx.formats.common.hdf5.output import Hdf5Output, RowWriter, created, write_episodes
 from rlx.formats.common.pictures import Arranged, as_it_is, channels_first
 from rlx.formats.common.provenance import provenance
 from rlx.formats.d3rlpy import COLUMNS, KEYS, VERSION
@@ -89,7 +89,7 @@ class _Episode:
         schema, table = experience.schema, experience.trajectories
         steps, observations = int(table.length[number]), observation_fields(schema)
         several = len(observations) > 1
-        self._columns: list[tuple[str, Arranged, Rows]] = []
+        self._columns: list[tuple[str, Arranged, RowWriter]] = []
 
         def add(column: str, name: str, dtype: DTypeLike, arranged: Arranged) -> None:
             self._columns.append((name, arranged, output.rows(column, steps, arranged.shape, dtype)))

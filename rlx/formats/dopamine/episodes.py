@@ -18,7 +18,7 @@ from rlx.formats.dopamine import ACTION, OBSERVATION, REWARD, SMALL_DTYPES, file
 from rlx.formats.dopamine.plan import Plan, Span
 
 
-class Rows:
+class RowReader:
     """Reader of rows of a run; fast where each call starts after the one before.
 
     A file is inflated from its start again only to go back in it: Dopamine puts the first new row into the
@@ -171,7 +171,7 @@ class Trajectory:
         return self.stop - self.start - (not self.is_terminal)
 
 
-def trajectories(plan: Plan, position: int, rows: Rows, dropped: Counter[str]) -> list[Trajectory]:
+def trajectories(plan: Plan, position: int, rows: RowReader, dropped: Counter[str]) -> list[Trajectory]:
     """Return the trajectories, of at least a step each, of the spans that start in a file.
 
     Args:
@@ -190,7 +190,7 @@ def trajectories(plan: Plan, position: int, rows: Rows, dropped: Counter[str]) -
     return found
 
 
-def _episodes(plan: Plan, span: Span, rows: Rows, dropped: Counter[str]) -> Iterator[Trajectory]:
+def _episodes(plan: Plan, span: Span, rows: RowReader, dropped: Counter[str]) -> Iterator[Trajectory]:
     lead = _leading_padding(plan, span, rows)
     dropped["padding"] += lead
     number, start, from_reset = span.number, span.start + lead, lead > 0 or not span.after_gap
@@ -201,7 +201,7 @@ def _episodes(plan: Plan, span: Span, rows: Rows, dropped: Counter[str]) -> Iter
         yield Trajectory(number, start, span.stop, span.end - span.stop, from_reset, span.is_terminal)
 
 
-def _leading_padding(plan: Plan, span: Span, rows: Rows) -> int:
+def _leading_padding(plan: Plan, span: Span, rows: RowReader) -> int:
     """Return zero rows that a span starts with: all of them at the start of the run, the remaining ones after a gap."""
     limit = span.stop - span.is_terminal
     if span.start == 0:
@@ -214,7 +214,7 @@ def _leading_padding(plan: Plan, span: Span, rows: Rows) -> int:
     return lead
 
 
-def _truncations(plan: Plan, start: int, stop: int, rows: Rows) -> Iterator[int]:
+def _truncations(plan: Plan, start: int, stop: int, rows: RowReader) -> Iterator[int]:
     """Yield first padding row after each episode that ended without a terminal row in [start, stop)."""
     if not plan.padding:
         return
@@ -243,7 +243,7 @@ def _candidates(plan: Plan, start: int, stop: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class BlockPart:
     """Steps [first, first + steps) of a trajectory, which go into one block."""
 
     trajectory: Trajectory
@@ -256,7 +256,7 @@ class Piece:
         return self.first + self.steps == self.trajectory.steps
 
 
-def pack(trajectories: Iterable[Trajectory], limit: int) -> Iterator[list[Piece]]:
+def pack(trajectories: Iterable[Trajectory], limit: int) -> Iterator[list[BlockPart]]:
     """Yield the pieces of each block: every block but the last has ``limit`` steps.
 
     Example:
@@ -265,13 +265,13 @@ def pack(trajectories: Iterable[Trajectory], limit: int) -> Iterator[list[Piece]
         >>> [[(piece.trajectory.episode, piece.first, piece.steps) for piece in block] for block in blocks]
         [[(1, 0, 3), (2, 0, 1)], [(2, 1, 2)]]
     """
-    block: list[Piece] = []
+    block: list[BlockPart] = []
     room = limit
     for trajectory in trajectories:
         first = 0
         while first < trajectory.steps:
             steps = min(room, trajectory.steps - first)
-            block.append(Piece(trajectory, first, steps))
+            block.append(BlockPart(trajectory, first, steps))
             first, room = first + steps, room - steps
             if not room:
                 yield block
@@ -280,8 +280,8 @@ def pack(trajectories: Iterable[Trajectory], limit: int) -> Iterator[list[Piece]
         yield block
 
 
-def read_block(pieces: Sequence[Piece], rows: Rows, extras: Mapping[str, str] = MappingProxyType({})) -> Block:
-    """Return the block of these pieces; raises as ``Rows`` does, also if the padding after a trajectory is not zeros.
+def read_block(pieces: Sequence[BlockPart], rows: RowReader, extras: Mapping[str, str] = MappingProxyType({})) -> Block:
+    """Return the block of these pieces; raises as ``RowReader`` does, or if padding is not zeros.
 
     Args:
         extras: name of the array of every extra field.

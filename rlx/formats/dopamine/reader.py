@@ -29,7 +29,7 @@ from rlx.formats.dopamine import (
     array_name,
     file_name,
 )
-from rlx.formats.dopamine.episodes import Rows, pack, read_block, trajectories
+from rlx.formats.dopamine.episodes import RowReader, pack, read_block, trajectories
 from rlx.formats.dopamine.plan import Plan, find_arrays, make_plan
 from rlx.schema import Role, Schema
 
@@ -106,7 +106,7 @@ class Dopamine:
         dropped.update(+Counter(self._plan.nothing_new(position)))
         extras = self._extras
         kinds = {extras.keys[name]: (field.dtype, field.shape) for name, field in extras.fields.items()}
-        with expecting(LAYOUT), Rows(self.root / self.folder, self._plan, self._observation, kinds) as rows:
+        with expecting(LAYOUT), RowReader(self.root / self.folder, self._plan, self._observation, kinds) as rows:
             episodes = trajectories(self._plan, position, rows, dropped)
             for pieces in pack(episodes, MAX_BLOCK_STEPS):
                 yield read_block(pieces, rows, extras.keys)

@@ -183,7 +183,6 @@ def _is_depth(described: Mapping[str, Any]) -> bool:
 
 
 def _field_name(name: str, *, is_single: bool) -> str:
-    """Return the name of the field for LeRobot's name."""
     if name.startswith("observation.") and is_single:
         return "observation"
     return name.removeprefix("next.").replace(".", "/")

@@ -39,7 +39,7 @@ _MAX_DIMENSIONS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Feature:
+class Column:
     """One column.
 
     Args:
@@ -152,13 +152,13 @@ def is_timed(schema: Schema) -> bool:
     return field is not None and (field.dtype, field.shape, field.role) == ("float32", (), Role.STEP)
 
 
-def feature_of(field: Field) -> Feature:
+def feature_of(field: Field) -> Column:
     """Return the column that a field becomes."""
     pictures = as_pictures(field)
-    return Feature(field, as_it_is(field) if pictures is None else pictures, pictures is not None)
+    return Column(field, as_it_is(field) if pictures is None else pictures, pictures is not None)
 
 
-def defaults() -> dict[str, Feature]:
+def defaults() -> dict[str, Column]:
     """Return the features that LeRobot wants of every dataset."""
     number = feature_of(Field("int64", (), Role.STEP))
     clock = feature_of(Field("float32", (), Role.STEP))

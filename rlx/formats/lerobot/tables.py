@@ -18,7 +18,7 @@ from rlx.formats.lerobot.layout import (
     FIRST_INDEX,
     LENGTH,
     STOP_INDEX,
-    Feature,
+    Column,
 )
 from rlx.formats.lerobot.statistics import QUANTILES, PictureStatistics, VectorStatistics
 from rlx.store.foreign_types import arrow_file, pyarrow
@@ -103,10 +103,10 @@ class NumberedFiles:
             self._raw.close()
 
 
-class Episodes:
+class EpisodeTable:
     """Writer of one row per episode: its position, and the statistics of its features; collects those of all."""
 
-    def __init__(self, directory: Path, template: str, features: Mapping[str, Feature], limit: int, chunk: int) -> None:
+    def __init__(self, directory: Path, template: str, features: Mapping[str, Column], limit: int, chunk: int) -> None:
         self._features = features
         self._tasks: dict[str, None] = {}
         self._files = NumberedFiles(directory, template, _schema(features), limit, chunk)
@@ -174,7 +174,7 @@ class Episodes:
             self._files.write({name: table[name] for name in table.schema.names}, 0)
 
 
-def _schema(features: Mapping[str, Feature]) -> Any:
+def _schema(features: Mapping[str, Column]) -> Any:
     arrow, _ = pyarrow()
     number, numbers = arrow.int64(), arrow.list_(arrow.float64())
     channels = arrow.list_(arrow.list_(numbers))
@@ -188,7 +188,7 @@ def _schema(features: Mapping[str, Feature]) -> Any:
     return arrow.schema([*fields, ("meta/episodes/chunk_index", number), ("meta/episodes/file_index", number)])
 
 
-def _statistics(feature: Feature) -> VectorStatistics | PictureStatistics:
+def _statistics(feature: Column) -> VectorStatistics | PictureStatistics:
     return PictureStatistics(feature.shape[-1]) if feature.is_image else VectorStatistics(feature.shape[-1])
 
 
@@ -197,7 +197,7 @@ class FinalObservations:
     observation.
     """
 
-    def __init__(self, directory: Path, features: Mapping[str, Feature], names: Mapping[str, str]) -> None:
+    def __init__(self, directory: Path, features: Mapping[str, Column], names: Mapping[str, str]) -> None:
         self._path = directory / FINALS
         self._features = features
         self._names = names

@@ -227,7 +227,6 @@ class Video:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Translate PyAV's errors about damaged files to errors that name the file."""
         try:
             yield
         except SourceError:

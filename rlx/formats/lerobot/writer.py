@@ -26,7 +26,7 @@ from rlx.formats.lerobot.layout import (
     TERMINATED,
     TIMESTAMP,
     TRUNCATED,
-    Feature,
+    Column,
     defaults,
     feature_of,
     features_of,
@@ -34,7 +34,7 @@ from rlx.formats.lerobot.layout import (
     is_timed,
     names_of,
 )
-from rlx.formats.lerobot.tables import Episodes, FinalObservations, NumberedFiles
+from rlx.formats.lerobot.tables import EpisodeTable, FinalObservations, NumberedFiles
 from rlx.progress import Progress
 from rlx.schema import FLAGS, Role
 from rlx.store.foreign_types import arrow_file, pyarrow
@@ -81,7 +81,7 @@ class LeRobotExporter:
         save_provenance(path, experience, self.losses(experience), extra)
         limit = _FILE_MEGABYTES * 2**20
         data = NumberedFiles(path / "data", FILE, _schema(features), limit, _CHUNK_FILES)
-        episodes = Episodes(path / EPISODES, FILE, features, limit, _CHUNK_FILES)
+        episodes = EpisodeTable(path / EPISODES, FILE, features, limit, _CHUNK_FILES)
         tasks: dict[str, int] = {}
         seen = [name for name in experience.schema.names(Role.OBSERVATION) if name in names]
         finals = FinalObservations(path, {name: features[names[name]] for name in seen}, names)
@@ -103,7 +103,6 @@ class LeRobotExporter:
 
 
 def _fps(noted: Any) -> float | None:
-    """Return the steps per second, if LeRobot recorded them."""
     fps = noted.get("fps") if isinstance(noted, dict) else None
     return fps if isinstance(fps, int | float) and fps > 0 else None
 
@@ -141,7 +140,7 @@ def _splits(noted: Any, episodes: int) -> dict[str, str]:
     return {"train": f"0:{episodes}"}
 
 
-def _schema(features: Mapping[str, Feature]) -> Any:
+def _schema(features: Mapping[str, Column]) -> Any:
     arrow, _ = pyarrow()
     fields = []
     for called, feature in features.items():
@@ -151,7 +150,7 @@ def _schema(features: Mapping[str, Feature]) -> Any:
     return arrow.schema(fields, metadata={"huggingface": json.dumps(described)})
 
 
-def _info(features: Mapping[str, Feature], episodes: int, steps: int, tasks: int, noted: Any) -> dict[str, Any]:
+def _info(features: Mapping[str, Column], episodes: int, steps: int, tasks: int, noted: Any) -> dict[str, Any]:
     names = names_of(noted)
     columns = {called: feature.described() for called, feature in features.items()}
     for called, said in columns.items():

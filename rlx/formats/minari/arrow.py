@@ -23,7 +23,7 @@ from rlx.formats.common.fields import NOT_OF_STEPS, ExtraFields, RowType, check_
 from rlx.formats.common.pictures import MalformedPictureError, decode_picture
 from rlx.formats.common.rows.episodes import Batch, RowStream
 from rlx.formats.common.source import batch_rows
-from rlx.formats.minari.episode import ROLES, Leaf, MinariFields, StoredEpisode
+from rlx.formats.minari.episode import ROLES, EpisodeDataset, MinariFields, StoredEpisode
 from rlx.formats.minari.layout import GROUPS, INFOS, METADATA, NUMBER, STEPS, Space, describe, is_image, leaf_space
 from rlx.schema import TEXT, Field, Role, Schema
 from rlx.store.foreign_types import pyarrow, row_type, to_rows
@@ -152,7 +152,9 @@ def scanned(
 class ArrowEpisode(StoredEpisode):
     """An episode in a file of its own."""
 
-    def __init__(self, root: Path, storage: str, number: int, schema: Schema, leaves: Mapping[str, Leaf]) -> None:
+    def __init__(
+        self, root: Path, storage: str, number: int, schema: Schema, leaves: Mapping[str, EpisodeDataset]
+    ) -> None:
         self._number = number
         self._schema = schema
         self._leaves = leaves
@@ -212,7 +214,7 @@ def _checked(path: Path, steps: Any, rows: int) -> int:
 
 def _fields(path: Path, first: Any, spaces: Mapping[str, Space | None]) -> MinariFields:
     fields: dict[str, Field] = {}
-    leaves: dict[str, Leaf] = {}
+    leaves: dict[str, EpisodeDataset] = {}
     extras, lossy = ExtraFields(), list[str]()
     columns, shapes, groups = leaves_of(first), shapes_of(first), defaultdict[str, list[str]](list)
     for column in columns:
@@ -227,7 +229,7 @@ def _fields(path: Path, first: Any, spaces: Mapping[str, Space | None]) -> Minar
                 continue
             kind = extras.fields[name]
             fields[name] = Field(kind.dtype, kind.shape, role, describe(space))
-            leaves[name] = Leaf(column, extra=int(role == Role.OBSERVATION))
+            leaves[name] = EpisodeDataset(column, extra=int(role == Role.OBSERVATION))
             if is_image(space) and _is_file(columns[column]):
                 lossy.append(name)
         if not any(name.split("/")[0] == ours for name in fields):
@@ -235,7 +237,7 @@ def _fields(path: Path, first: Any, spaces: Mapping[str, Space | None]) -> Minar
     for column in groups.pop(INFOS, []):
         name = column.replace(INFOS, "info", 1)
         if extras.add(column, name, _kind(path, column, columns[column], shapes.get(column)), Role.OBSERVATION):
-            fields[name], leaves[name] = extras.fields[name], Leaf(column, extra=1)
+            fields[name], leaves[name] = extras.fields[name], EpisodeDataset(column, extra=1)
     for column in (column for found in groups.values() for column in found):
         extras.leave(column, NOT_OF_STEPS)
     return MinariFields(fields, leaves, lossy, extras.not_taken)

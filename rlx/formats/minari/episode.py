@@ -23,7 +23,7 @@ ROLES = {"observation": Role.OBSERVATION, "action": Role.STEP}
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class EpisodeDataset:
     """A dataset of an episode of T steps.
 
     Args:
@@ -47,7 +47,7 @@ class MinariFields:
     """
 
     fields: Mapping[str, Field]
-    leaves: Mapping[str, Leaf]
+    leaves: Mapping[str, EpisodeDataset]
     lossy: list[str]
     not_taken: Mapping[str, str]
 
@@ -61,7 +61,7 @@ def fields_of(file: h5py.File, count: int, spaces: Mapping[str, Space | None], n
     """
     episode = hdf5_file.group(file, "episode_0")
     steps = hdf5_file.attribute(episode, STEPS)
-    leaves: dict[str, Leaf] = {}
+    leaves: dict[str, EpisodeDataset] = {}
     fields: dict[str, Field] = {}
     extras = ExtraFields()
     lossy: list[str] = []
@@ -74,7 +74,7 @@ def fields_of(file: h5py.File, count: int, spaces: Mapping[str, Space | None], n
             if not extras.add(path, name, _kind(found, space), role):
                 continue
             fields[name] = Field(extras.fields[name].dtype, extras.fields[name].shape, role, describe(space))
-            leaves[name] = Leaf(path, extra=int(role == Role.OBSERVATION))
+            leaves[name] = EpisodeDataset(path, extra=int(role == Role.OBSERVATION))
             if is_jpeg(found, fields[name]):
                 lossy.append(name)
     for group, ours in GROUPS.items():
@@ -112,20 +112,22 @@ def _others(episode: h5py.Group) -> Iterator[str]:
             yield from hdf5_file.leaves(episode, name)
 
 
-def _placed(path: str, extra: int | None, own: Mapping[str, tuple[str, Role]]) -> tuple[str, Role, Leaf | None]:
+def _placed(
+    path: str, extra: int | None, own: Mapping[str, tuple[str, Role]]
+) -> tuple[str, Role, EpisodeDataset | None]:
     """Return name and role of a further dataset, and where its rows are; None where they are not those of steps.
 
     Minari's infos include those of the reset: a row more than steps, as observations have.
     """
     if path in own and extra == 1:
         name, role = own[path]
-        return name, role, Leaf(path, first=int(role == Role.NEXT), extra=1)
+        return name, role, EpisodeDataset(path, first=int(role == Role.NEXT), extra=1)
     is_info = path.startswith(f"{INFOS}/")
     name = path.replace(INFOS, "info", 1) if is_info else path
     if is_info and extra == 1:
-        return name, Role.OBSERVATION, Leaf(path, extra=1)
+        return name, Role.OBSERVATION, EpisodeDataset(path, extra=1)
     role = Role.NEXT if is_info else Role.STEP
-    return name, role, Leaf(path) if extra == 0 else None
+    return name, role, EpisodeDataset(path) if extra == 0 else None
 
 
 def _own_fields(noted: Any) -> dict[str, tuple[str, Role]]:
@@ -208,7 +210,7 @@ class StoredEpisode(ABC):
 class Episode(StoredEpisode):
     """An episode whose fields are known to be there, of the right type and length; a context, which closes it."""
 
-    def __init__(self, file: h5py.File, number: int, schema: Schema, leaves: Mapping[str, Leaf]) -> None:
+    def __init__(self, file: h5py.File, number: int, schema: Schema, leaves: Mapping[str, EpisodeDataset]) -> None:
         group = hdf5_file.group(file, f"episode_{number}")
         self._number = number
         self._schema = schema

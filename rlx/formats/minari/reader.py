@@ -22,7 +22,7 @@ from rlx.formats.common.provenance import KEY, read_notes
 from rlx.formats.common.rows.episodes import shard_bounds
 from rlx.formats.common.source import EpisodeGroups, block_steps
 from rlx.formats.minari import arrow
-from rlx.formats.minari.episode import Episode, Leaf, MinariFields, StoredEpisode, fields_of
+from rlx.formats.minari.episode import Episode, EpisodeDataset, MinariFields, StoredEpisode, fields_of
 from rlx.formats.minari.layout import ID, LAYOUT, MAIN_DATA, METADATA, STEPS, Space, check
 from rlx.schema import Schema
 
@@ -52,7 +52,7 @@ class Minari(EpisodeGroups):
     id: str
     schema: Schema
     notes: Mapping[str, Any]
-    leaves: Mapping[str, Leaf]
+    leaves: Mapping[str, EpisodeDataset]
     first_episodes: tuple[int, ...]
     storage: str = "hdf5"
 

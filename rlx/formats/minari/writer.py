@@ -27,7 +27,7 @@ from rlx.formats.common.exporter import (
     left_out,
     observation_fields,
 )
-from rlx.formats.common.hdf5.output import Hdf5Output, Rows, created, write_episodes
+from rlx.formats.common.hdf5.output import Hdf5Output, RowWriter, created, write_episodes
 from rlx.formats.common.pictures import Arranged, as_it_is, channels_first
 from rlx.formats.common.provenance import KEY, provenance
 from rlx.formats.minari.layout import (
@@ -203,7 +203,7 @@ class _Episode:
             group.attrs[CUT] = True
         self._leaves = leaves
         self._texts = texts
-        self._rows: dict[str, Rows] = {
+        self._rows: dict[str, RowWriter] = {
             path: output.rows(
                 f"{group.name}/{path}", steps + leaf.extra_row, leaf.arranged.shape, leaf.field.dtype, growing=True
             )

@@ -154,7 +154,6 @@ def open_npz(path: Path) -> Npz:
 
 
 def _is_needed(name: str) -> bool:
-    """Return whether every step needs the array of this name."""
     return is_action(name) or is_observation(name) or name in ("next/reward", TERMINATED, TRUNCATED, DONE, TRAJECTORY)
 
 

@@ -216,7 +216,6 @@ def parts_beside(part: Path) -> list[list[Path]]:
 
 
 def _numbers(table: ParquetParts, name: str) -> NDArray[Any]:
-    """Return a column of numbers in full."""
     with translated(table.path):
         columns = [batch[name].to_numpy() for batch in table.batches([name], _SCANNED_ROWS)]
         found = np.concatenate([np.zeros(0, np.int64), *columns])

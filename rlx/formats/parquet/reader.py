@@ -115,7 +115,7 @@ def _opened_steps(
     with opened_parts(path, parts) as file:
         if not columns and is_gymrec(file.names):
             yield ArrowTable(StepRows(file))
-        elif not columns and is_joined(file.names):
+        elif beside:
             table = ArrowTable(JoinedRows(file, *beside))
             table.unfit = {**table.unfit, "sessions": "another table"}
             yield table

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptShardError, SourceNotFoundError
 from rlx.files.disk import read_object
 from rlx.formats.common.fields import RowType
-from rlx.formats.common.rows.ted_run import NUMBERS, Leaf
+from rlx.formats.common.rows.ted_run import NUMBERS, LeafRows
 from rlx.schema import TEXT
 
 METADATA = "meta.json"
@@ -54,10 +54,10 @@ class MemmapLeaves:
         return [f"{path}/{METADATA}" if kind[0] == TEXT else f"{path}{SUFFIX}" for path, kind in kinds.items()]
 
     @contextmanager
-    def opened(self, kinds: Mapping[str, RowType]) -> Iterator[Mapping[str, Leaf]]:
+    def opened(self, kinds: Mapping[str, RowType]) -> Iterator[Mapping[str, LeafRows]]:
         """Return the leaves, open; raises as ``Leaves`` does."""
         with ExitStack() as stack:
-            leaves: dict[str, Leaf] = {}
+            leaves: dict[str, LeafRows] = {}
             for path, kind in kinds.items():
                 if kind[0] == TEXT:
                     leaves[path] = _TextLeaf(self.root, path, self.dimensions, self.rows)

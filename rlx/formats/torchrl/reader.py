@@ -13,7 +13,7 @@ from rlx.formats.common.fields import NOT_OF_STEPS, expecting
 from rlx.formats.common.provenance import read_notes_beside
 from rlx.formats.common.rows.scan import Recording, different
 from rlx.formats.common.rows.ted_fields import DONE, MASK, TERMINATED, TRAJECTORY, TRUNCATED, TedFields, ted_fields
-from rlx.formats.common.rows.ted_run import Leaf, Place, TedRun, lanes, make_run, scanned
+from rlx.formats.common.rows.ted_run import LeafRows, TedRun, TedSource, lanes, make_run, scanned
 from rlx.formats.torchrl.leaves import METADATA, MemmapLeaves, described
 
 # The layout of ReplayBuffer.dumps: the storage in a directory, and beside it the state of the buffer's parts.
@@ -58,7 +58,7 @@ def open_torchrl(path: Path, *, time_dim: int | None = None) -> TedRun:
     with leaves.opened(scanned(fields, kinds)) as files:
         time = time_dimension(path, shape, fields, files, time_dim)
         return make_run(
-            Place(path, root, leaves, kinds, _LAYOUT),
+            TedSource(path, root, leaves, kinds, _LAYOUT),
             fields,
             files,
             lanes(batch, time, filled=filled, oldest=oldest),
@@ -124,7 +124,7 @@ def _state_of_buffer(path: Path, root: Path) -> dict[str, str]:
 
 
 def time_dimension(
-    path: Path, shape: Sequence[int], fields: TedFields, leaves: Mapping[str, Leaf], given: int | None = None
+    path: Path, shape: Sequence[int], fields: TedFields, leaves: Mapping[str, LeafRows], given: int | None = None
 ) -> int:
     """Return which dimension of a batch is time.
 
@@ -157,7 +157,7 @@ def time_dimension(
     return best
 
 
-def _followed(axis: int, shape: Sequence[int], fields: TedFields, leaves: Mapping[str, Leaf]) -> float | None:
+def _followed(axis: int, shape: Sequence[int], fields: TedFields, leaves: Mapping[str, LeafRows]) -> float | None:
     """Return share of some rows that are followed by their neighbour in a dimension, of those that end no episode."""
     one, other = _neighbours(axis, shape)
     flags = [path for path in (TERMINATED, TRUNCATED, DONE) if path in leaves]
@@ -191,5 +191,5 @@ def _neighbours(axis: int, shape: Sequence[int]) -> tuple[NDArray[np.int64], NDA
     return one, np.ravel_multi_index(places, shape)
 
 
-def _rows(leaf: Leaf, rows: NDArray[np.int64]) -> NDArray[np.generic]:
+def _rows(leaf: LeafRows, rows: NDArray[np.int64]) -> NDArray[np.generic]:
     return np.concatenate([leaf.read(row, 1) for row in rows.tolist()])

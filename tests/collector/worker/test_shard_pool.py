@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import rlx
 from rlx.collector.dataset_collector import Budget, Collection
 from rlx.collector.policy.spec import PolicySpec
-from rlx.collector.rollout.episodes import Layout
+from rlx.collector.rollout.episodes import StepLayout
 from rlx.collector.worker.pool import RemainingBudget, ShardPool
 from rlx.collector.worker.shard_worker import FindLayout, ShardWorker, ShardWorkerConfig, WorkUnit
 from rlx.engine.actor import ActorDiedError
@@ -237,7 +237,7 @@ class Ledger:
         )
         return Mortal(ShardWorker(config), self.dies)
 
-    def decide(self, layouts: Sequence[Layout]) -> ShardFormat:
+    def decide(self, layouts: Sequence[StepLayout]) -> ShardFormat:
         assert layouts
         return ShardFormat(SCHEMA, "memmap", NONE)
 

@@ -35,11 +35,13 @@ class Hdf5Output:
         """Say whose data these are in an attribute of the file: readers pass over those that they do not know."""
         self.file.attrs[KEY] = json.dumps(said, sort_keys=True)
 
-    def field(self, name: str, count: int, field: Field) -> "Rows":
+    def field(self, name: str, count: int, field: Field) -> "RowWriter":
         """Return a dataset of ``count`` rows of a field; see ``rows``."""
         return self.rows(name, count, field.shape, field.dtype)
 
-    def rows(self, name: str, count: int, shape: Sequence[int], dtype: DTypeLike, *, growing: bool = False) -> "Rows":
+    def rows(
+        self, name: str, count: int, shape: Sequence[int], dtype: DTypeLike, *, growing: bool = False
+    ) -> "RowWriter":
         """Return a dataset of ``count`` rows, to be filled from the first to the last.
 
         Rows of a kilobyte and more are gzipped, in chunks of about 64 kB.
@@ -61,10 +63,10 @@ class Hdf5Output:
             compression="gzip" if large else None,
             compression_opts=_GZIP_LEVEL if large else None,
         )
-        return Rows(dataset, self._disk)
+        return RowWriter(dataset, self._disk)
 
 
-class Rows:
+class RowWriter:
     """Writer of one dataset from its first row on."""
 
     def __init__(self, dataset: h5py.Dataset, disk: "Disk") -> None:

@@ -69,7 +69,7 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class PieceLinks:
     """Links between pieces of an episode.
 
     Args:
@@ -85,7 +85,7 @@ class Links:
     is_known: Flags
 
 
-def link(pieces: Pieces, decides: tuple[str, ...], *, cyclic: bool) -> Links:
+def link(pieces: Pieces, decides: tuple[str, ...], *, cyclic: bool) -> PieceLinks:
     """Return the links; of several pieces that lead to one, the latest continues there.
 
     Args:
@@ -93,7 +93,7 @@ def link(pieces: Pieces, decides: tuple[str, ...], *, cyclic: bool) -> Links:
         cyclic: whether the first piece of a lane may follow its last.
     """
     count = len(pieces.start)
-    links = Links(np.full(count, -1), *(np.zeros(count, bool) for _ in range(3)))
+    links = PieceLinks(np.full(count, -1), *(np.zeros(count, bool) for _ in range(3)))
     if pieces.trajectory is None:
         return links
     _, ids, sharing = np.unique(pieces.trajectory, return_inverse=True, return_counts=True)
@@ -126,7 +126,7 @@ def link(pieces: Pieces, decides: tuple[str, ...], *, cyclic: bool) -> Links:
     return links
 
 
-def _connect(pieces: Pieces, links: Links, other: int, piece: int) -> None:
+def _connect(pieces: Pieces, links: PieceLinks, other: int, piece: int) -> None:
     links.resumes[piece] = True
     if pieces.truncated[other]:
         links.goes_on[other] = True
@@ -320,7 +320,7 @@ class EpisodeScan:
         )
 
 
-def _resets(pieces: Pieces, links: Links, recording: Recording) -> Flags:
+def _resets(pieces: Pieces, links: PieceLinks, recording: Recording) -> Flags:
     if pieces.from_reset is not None:
         return pieces.from_reset
     starts_anew = ~links.is_known if pieces.trajectory is not None else np.ones(len(pieces.start), bool)

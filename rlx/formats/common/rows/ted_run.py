@@ -103,7 +103,7 @@ def lanes(shape: Sequence[int], time: int, *, filled: int, oldest: int = 0) -> R
     return RowRuns(starts, np.tile(parts[:, 1], len(first)), stride)
 
 
-class Leaf(Protocol):
+class LeafRows(Protocol):
     """The rows of one leaf."""
 
     place: str
@@ -118,12 +118,12 @@ class Leaves(Protocol):
     def files(self, kinds: Mapping[str, RowType]) -> Sequence[str]:
         """Return names of the files of leaves of these dtypes and shapes, below the source's root."""
 
-    def opened(self, kinds: Mapping[str, RowType]) -> AbstractContextManager[Mapping[str, Leaf]]:
+    def opened(self, kinds: Mapping[str, RowType]) -> AbstractContextManager[Mapping[str, LeafRows]]:
         """Return the leaves, open."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TedSource:
     """Where steps are read from.
 
     Args:
@@ -182,7 +182,7 @@ class TedRun(EpisodeGroups):
 class _Columns:
     """The rows of an episode that begins at a place in an order of rows."""
 
-    def __init__(self, leaves: Mapping[str, Leaf], fields: TedFields, runs: RowRuns, first: int) -> None:
+    def __init__(self, leaves: Mapping[str, LeafRows], fields: TedFields, runs: RowRuns, first: int) -> None:
         self._leaves = leaves
         self._fields = fields
         self._runs = runs
@@ -211,9 +211,9 @@ def scanned(fields: TedFields, kinds: Mapping[str, RowType]) -> dict[str, RowTyp
 
 
 def make_run(
-    place: Place,
+    place: TedSource,
     fields: TedFields,
-    files: Mapping[str, Leaf],
+    files: Mapping[str, LeafRows],
     runs: RowRuns,
     *,
     lane: int,
@@ -248,7 +248,7 @@ def make_run(
 
 
 def _scan(
-    leaves: Mapping[str, Leaf], fields: TedFields, runs: RowRuns, lane: int, recording: Recording
+    leaves: Mapping[str, LeafRows], fields: TedFields, runs: RowRuns, lane: int, recording: Recording
 ) -> FoundEpisodes:
     names = {name for name in fields.scanned if name in leaves} | {*fields.after, *fields.after.values()}
     size, rows = batch_rows(fields.schema), runs.rows

@@ -19,7 +19,7 @@ from tensordict import TensorDict
 
 from rlx.errors import CodecError, CorruptDatasetError
 from rlx.schema import Field, Role
-from rlx.store import sharding
+from rlx.store import shard_file
 from rlx.store.chunk_codec import ZstdChunks, chunk_codec
 from rlx.store.codec import Codec
 from rlx.store.dictionary import (
@@ -27,7 +27,7 @@ from rlx.store.dictionary import (
     parse_dictionary,
     trained_dictionary,
 )
-from rlx.store.sharding import ShardFileReader, ShardFileWriter
+from rlx.store.shard_file import ShardFileReader, ShardFileWriter
 from rlx.store.zarr_codec import ZstdDictCodec
 from tests.factories import LARGE, join, make_block, write_dataset
 
@@ -71,8 +71,8 @@ def test_rows_come_back(tmp_path: Path, codec: str, count: int) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_threads_write_the_same_bytes(tmp_path: Path, codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharding, "_PART_BYTES", 2 * FIELD.row_bytes)
-    monkeypatch.setattr(sharding, "_WAITING_PARTS", 1)
+    monkeypatch.setattr(shard_file, "_PART_BYTES", 2 * FIELD.row_bytes)
+    monkeypatch.setattr(shard_file, "_WAITING_PARTS", 1)
     rows = frames(100)
     for threads in (1, 3):
         write(tmp_path / str(threads), rows, codec, threads)

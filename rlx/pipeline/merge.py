@@ -187,7 +187,6 @@ def _link(writer: DatasetWriter, assembly: Assembly, pending: Sequence[int], pro
 
 
 def _linked(writer: DatasetWriter, part: ShardPart, name: str, progress: Progress) -> ShardRecord:
-    """Link the shard of a part to its partial directory; return its record."""
     record = part.record
     origin = {"source": part.dataset.manifest.id, "shard": record.name}
     try:

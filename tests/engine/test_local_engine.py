@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlx.engine.local import LocalEngine
+from rlx.engine.local_engine import LocalEngine
 from rlx.errors import FileAccessError
 from rlx.progress import Progress
 from tests.contracts.engine import EngineContract, WorkersContract

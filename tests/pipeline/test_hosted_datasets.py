@@ -7,7 +7,7 @@ import pytest
 
 import rlx
 from rlx.errors import OptionError, SourceNotFoundError
-from rlx.pipeline.hosted import hosted
+from rlx.pipeline.hosted_datasets import hosted
 from tests.conftest import Cli
 from tests.hub_server import HubServer
 from tests.minari_files import write_dataset

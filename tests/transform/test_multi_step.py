@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rlx.block import Block
 from rlx.errors import TransformError
 from rlx.schema import Field, Role, Schema
-from rlx.transform.spans import FrameSkip, NStep
+from rlx.transform.multi_step import FrameSkip, NStep
 from rlx.transform.transitions import join
 from tests.factories import SMALL, cut, make_block
 

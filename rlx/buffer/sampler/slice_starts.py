@@ -202,7 +202,6 @@ def slicing_of(
 
 
 def _either(name: str, value: Any, other_name: str, other: Any) -> Any:
-    """Return the one of two arguments that is given, or None."""
     if value is not None and other is not None:
         raise TypeError(f"expected either {name} or {other_name}, found both")
     return other if value is None else value
