@@ -26,8 +26,6 @@ _MAGIC = b"PAR1"
 _NUMBERED = re.compile(r"(?:(?P<split>.+?)-)?(?P<number>\d{5})-of-(?P<count>\d{5})(?:-[0-9a-f]+)?")
 _MAX_FILES = 100_000
 _SHOWN = 20
-# Directory of the table of steps of gradlab, in directories of splits; see ``rlx.formats.parquet.known``.
-JOINED = "transitions"
 
 
 class ParquetFile:
@@ -55,21 +53,6 @@ class ParquetFile:
                 # By the dots in its name a column is also found that only begins like it.
                 columns = dict(zip(batch.schema.names, batch.columns, strict=True))
                 yield {name: columns[name] for name in wanted}
-
-    def is_uniform(self, name: str) -> bool:
-        """Return whether the file itself says that every row of a column has a value, and lists are all as long."""
-        arrow, _ = pyarrow()
-        kind, metadata = self._file.schema_arrow.field(name).type, self._file.metadata
-        while arrow.types.is_fixed_size_list(kind):
-            kind = kind.value_type
-        if arrow.types.is_nested(kind):
-            return False
-        with translated(self.path):
-            paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
-            columns = [number for number, path in enumerate(paths) if path == name or path.startswith(f"{name}.")]
-            groups = map(metadata.row_group, range(metadata.num_row_groups))
-            statistics = [group.column(number).statistics for group in groups for number in columns]
-            return all(one is not None and one.has_null_count and not one.null_count for one in statistics)
 
     def schema(self, names: Sequence[str]) -> Any:
         """Return Arrow's schema of some columns."""
@@ -158,14 +141,6 @@ class ParquetParts:
                 self.path = part
                 yield from file.batches(names, size, row - first if place == 0 else 0)
 
-    def is_uniform(self, name: str) -> bool:
-        """Return whether the files say that every row of a column has a value, and lists are all as long."""
-        for part in self._parts:
-            with opened(part) as file:
-                if not file.is_uniform(name):
-                    return False
-        return True
-
     def _place(self, row: int) -> tuple[int, int]:
         number = min(int(np.searchsorted(self._starts, row, side="right")) - 1, len(self._parts) - 1)
         return number, int(self._starts[number])
@@ -177,22 +152,26 @@ def opened_parts(path: Path, parts: Sequence[Path]) -> Iterator[ParquetParts]:
     yield ParquetParts(path, parts)
 
 
-def files_of(path: Path) -> list[Path]:
-    """Return the Parquet files in a directory, its ``data``, or below its ``transitions``; none of LeRobot's."""
+def files_of(path: Path, table: str) -> list[Path]:
+    """Return the Parquet files in a directory, its ``data``, or the splits of its ``table``; none of LeRobot's."""
     if not path.is_dir() or (path / "meta").exists():
         return []
-    names = ("*.parquet", "data/*.parquet", f"{JOINED}/*/*.parquet")
+    names = ("*.parquet", "data/*.parquet", f"{table}/*/*.parquet")
     found = next(filter(None, (sorted(islice(path.glob(name), _MAX_FILES)) for name in names)), [])
     return [file for file in found if file.is_file()]
 
 
-def parts_of(path: Path, split: str | None) -> tuple[Path, ...]:
-    """Return the files of a dataset in order: the file itself, or those of one split of a directory."""
+def parts_of(path: Path, split: str | None, table: str) -> tuple[Path, ...]:
+    """Return the files of a dataset in order: the file itself, or those of one split of a directory.
+
+    Args:
+        table: directory with a directory of files for each split.
+    """
     if not path.is_dir():
         return (path,)
     splits: dict[str, list[Path]] = defaultdict(list)
-    for file in files_of(path):
-        splits[_split_of(file)].append(file)
+    for file in files_of(path, table):
+        splits[file.parent.name if file.parent.parent == path / table else _split_of(file)].append(file)
     if not splits:
         raise SourceNotFoundError(f"{path} has no *.parquet")
     shown = ", ".join([*list(splits)[:_SHOWN], *(["..."] if len(splits) > _SHOWN else [])])
@@ -206,8 +185,6 @@ def parts_of(path: Path, split: str | None) -> tuple[Path, ...]:
 
 
 def _split_of(file: Path) -> str:
-    if file.parent.parent.name == JOINED:
-        return file.parent.name
     if (found := _NUMBERED.fullmatch(file.stem)) is not None:
         return found["split"] or "all"
     return "all" if file.stem.isdecimal() else file.stem

@@ -50,10 +50,6 @@ class LanceFile:
             for batch in scanned:
                 yield {name: batch.column(name) for name in wanted}
 
-    def is_uniform(self, name: str) -> bool:  # noqa: ARG002  (Lance does not say)
-        """Return False: Lance does not record it."""
-        return False
-
     def files(self) -> dict[str, int | None]:
         """Return the names of the data files, and bytes of each as far as the manifest says so."""
         found: dict[str, int | None] = {}

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
-from rlx.formats.common.parquet_file import JOINED, ParquetParts, translated
+from rlx.formats.common.parquet_file import ParquetParts, translated
 from rlx.formats.common.rows.episodes import Batch
 from rlx.formats.common.rows.table import COLUMN_PATHS, ArrowFile, ArrowTable
 from rlx.formats.common.rows.ted_fields import FROM_RESET, TERMINATED, TRAJECTORY, TRUNCATED, picture_type
@@ -58,6 +58,8 @@ _JOINED: Mapping[str, str] = MappingProxyType(
         "successor_frame_id": _AFTER,
     }
 )
+# Directory of gradlab's table of steps.
+JOINED = "transitions"
 _KEPT_ROWS = 2**14
 NOTES: Mapping[str, str] = MappingProxyType({"rewards": "unrecorded: zeros", "terminated": "unrecorded"})
 
@@ -106,10 +108,6 @@ class StepRows:
             step += len(kept)
             if len(kept):
                 yield {name: found[name] for name in names}
-
-    def is_uniform(self, name: str) -> bool:  # noqa: ARG002  (statistics of the file count the last rows too)
-        """Return False: it is known only after reading."""
-        return False
 
     def _row(self, step: int) -> int:
         return step + int(np.searchsorted(self._steps_before, step, side="right"))
@@ -186,10 +184,6 @@ class JoinedRows:
             first += count
             yield found
 
-    def is_uniform(self, name: str) -> bool:
-        """Return whether the file itself says that every row of a column has a value, and lists are all as long."""
-        return self._file.is_uniform(self._columns[name])
-
     def _picture(self, id: int) -> Any:
         place = int(np.searchsorted(self._ids, id, sorter=self._order))
         row = int(self._order[place]) if place < len(self._order) else -1
@@ -201,6 +195,15 @@ class JoinedRows:
     def _read_group(self, start: int) -> Any:
         size = int(self._frames.groups[np.searchsorted(self._frames.groups, start, side="right")]) - start
         return next(self._frames.batches(["image"], size, start), {"image": ()})["image"]
+
+
+class JoinedTable(ArrowTable):
+    """The table of such rows."""
+
+    @property
+    def unfit(self) -> Mapping[str, str]:
+        """Reason for every column that is not taken."""
+        return {**super().unfit, "sessions": "another table"}
 
 
 def parts_beside(part: Path) -> list[list[Path]]:

@@ -50,8 +50,10 @@ from rlx.formats.common.rows.table import (
 )
 from rlx.formats.common.source import EpisodeGroups, id_of
 from rlx.formats.parquet.known import (
+    JOINED,
     NOTES,
     JoinedRows,
+    JoinedTable,
     StepRows,
     UnrewardedTable,
     is_gymrec,
@@ -77,7 +79,7 @@ _STEPS_LAYOUT = (
 
 def recognises(path: Path) -> bool:
     """Return whether a path is Parquet, or a directory of such files; pyarrow need not be installed."""
-    return is_parquet(path) or any(map(is_parquet, files_of(path)[:1]))
+    return is_parquet(path) or any(map(is_parquet, files_of(path, JOINED)[:1]))
 
 
 def open_parquet(path: Path, split: str | None = None, **columns: str) -> TableRun | EpisodeRows:
@@ -88,7 +90,7 @@ def open_parquet(path: Path, split: str | None = None, **columns: str) -> TableR
         columns: names of columns that are not TED paths, by the options of the format; requires one row per step.
     """
     with expecting(_STEPS_LAYOUT):
-        parts = parts_of(path, split)
+        parts = parts_of(path, split, JOINED)
     if not columns and _has_episodes(parts[0]):
         return _open_episodes(path, parts)
     named = {column: COLUMN_PATHS[option] for option, column in columns.items()}
@@ -116,9 +118,7 @@ def _opened_steps(
         if not columns and is_gymrec(file.names):
             yield ArrowTable(StepRows(file))
         elif beside:
-            table = ArrowTable(JoinedRows(file, *beside))
-            table.unfit = {**table.unfit, "sessions": "another table"}
-            yield table
+            yield JoinedTable(JoinedRows(file, *beside))
         elif not columns and is_unrewarded(file.names):
             yield UnrewardedTable(file)
         else:

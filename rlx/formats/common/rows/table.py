@@ -58,13 +58,15 @@ class Table(Protocol):
 
     Attributes:
         kinds: dtype and shape of the rows of every column, by TED path; None where they are neither numbers nor text.
-        unfit: reason for every column that has no value of one shape in every row.
         lossy: encoding of the pictures of a column, if it is lossy.
     """
 
     kinds: Mapping[str, RowType | None]
-    unfit: Mapping[str, str]
     lossy: dict[str, str | None]
+
+    @property
+    def unfit(self) -> Mapping[str, str]:
+        """Reason for every column that has no value of one shape in every row."""
 
     def group_start(self, row: int) -> int:
         """Return the first row of the group that has to be read for a row."""
@@ -138,13 +140,14 @@ class TableRun(EpisodeGroups):
 def open_table(place: TablePlace, notes: Mapping[str, Any]) -> TableRun:
     """Return the run of a table."""
     with expecting(place.layout), place.opened() as table:
-        kinds = {name: kind for name, kind in table.kinds.items() if name not in table.unfit}
+        unfit = table.unfit
+        kinds = {name: kind for name, kind in table.kinds.items() if name not in unfit}
         fields = ted_fields(kinds, str(place.path))
         found = _episodes(table, fields)
         if not len(found.table):
             raise SourceError(f"{place.path} has no step")
         fields = fields.torn(found.torn)
-        noted: dict[str, Any] = {**not_taken_note({**fields.not_taken, **table.unfit})}
+        noted: dict[str, Any] = {**not_taken_note({**fields.not_taken, **unfit})}
         noted |= lossy_notes({name: table.lossy.get(path) for name, path in fields.paths.items()})
     notes = {**notes, **without_outcome(found.table), **noted}
     return TableRun(place, fields, notes, found.table, shard_bounds(found.table.rows))
@@ -192,9 +195,6 @@ class ArrowFile(Protocol):
     def batches(self, names: Sequence[str], size: int, row: int = 0) -> Generator[Mapping[str, Any], None, None]:
         """Yield Arrow arrays of at most ``size`` rows each, from ``group_start(row)`` on."""
 
-    def is_uniform(self, name: str) -> bool:
-        """Return whether the file itself says that every row of a column has a value, and lists are all as long."""
-
 
 class ArrowTable:
     """The table of a file of Arrow's columns.
@@ -210,7 +210,6 @@ class ArrowTable:
             raise CorruptShardError(f"{file.path}: {missing[0]} is missing, found {', '.join(file.names)[:200]}")
         self.lossy: dict[str, str | None] = {}
         self.kinds: Mapping[str, RowType | None] = self._kinds()
-        self.unfit: Mapping[str, str] = self._unfit()
 
     def group_start(self, row: int) -> int:
         """Return the first row of the group that has to be read for a row."""
@@ -244,8 +243,9 @@ class ArrowTable:
         except MalformedPictureError as exc:
             raise CorruptShardError(f"{self._file.path}: {self._names[path]}: {exc}") from exc
 
-    def _unfit(self) -> dict[str, str]:
-        """Return reason for every further column that has no value of one shape in every row; reads them in full.
+    @property
+    def unfit(self) -> Mapping[str, str]:
+        """Reason for every further column that has no value of one shape in every row; reads them in full.
 
         Observations, actions, rewards and flags have one, or reading them is an error.
         """
@@ -253,16 +253,13 @@ class ArrowTable:
         extra = {
             path: kind
             for path, kind in kinds.items()
-            if kind is not None
-            and not is_needed(path)
-            and path.removeprefix("next/") not in kinds.keys() - {path}
-            and not self._file.is_uniform(self._names[path])
+            if kind is not None and not is_needed(path) and path.removeprefix("next/") not in kinds.keys() - {path}
         }
         found: dict[str, str] = {}
         for batch in self._file.batches([self._names[path] for path in extra], _SCANNED_ROWS) if extra else ():
             for path, (_, shape) in extra.items():
                 column = batch[self._names[path]]
-                if path not in found and not is_picture_column(column):
+                if path not in found and (shape or column.null_count) and not is_picture_column(column):
                     try:
                         to_rows(column, shape)
                     except ValueError as exc:
