@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 def list_runs(
     ctx: typer.Context,
+    url: Annotated[
+        str | None, typer.Argument(metavar="URL|DIR", help="Only the runs there.", show_default=False)
+    ] = None,
     remote: Annotated[bool, typer.Option("--remote", help="Downloadable runs only.")] = False,
     local: Annotated[bool, typer.Option("--local", help="Datasets below $RLX_HOME only.")] = False,
     game: Annotated[
@@ -68,17 +71,17 @@ def list_runs(
       rlx list --local
       rlx list --remote --game Pong
       rlx list --source /data/dqn --json
-      rlx list --source hf://datasets/ORG
+      rlx list hf://datasets/ORG
       rlx list --remote --source minari --search door
       rlx list --sources
 
-    With --source, lists the runs of that directory or server, the datasets that rlx has pushed to an organization of
-    the Hugging Face hub, or the datasets of a project there (minari, lerobot, hf: the whole hub); otherwise uses a
-    built-in list of RL Unplugged. --sources asks each base that rlx download
-    tries, in order, for run 1 of --game; RLX_SOURCES or ~/.config/rlx/sources.toml configures them.
+    With a URL, lists the runs of that directory or server, or the datasets that rlx has pushed to an organization of
+    the Hugging Face hub. --source adds them to the local datasets, or the datasets of a project of the hub (minari,
+    lerobot, hf: the whole hub); otherwise uses a built-in list of RL Unplugged. --sources asks each base that
+    rlx download tries, in order, for run 1 of --game; RLX_SOURCES or ~/.config/rlx/sources.toml configures them.
     """
     if sources:
-        _show_sources(ctx.obj, remote=remote, local=local, game=game, source=source, search=search)
+        _show_sources(ctx.obj, url=url, remote=remote, local=local, game=game, source=source, search=search)
         return
     from rlx.api.transferring import each_once, here_and_there
     from rlx.formats.rl_unplugged import GAMES
@@ -86,7 +89,7 @@ def list_runs(
     from rlx.wording import did_you_mean
 
     output: Output = ctx.obj
-    here, there = here_and_there(remote=remote, local=local, game=game, source=source, search=search)
+    here, there = here_and_there(url, remote=remote, local=local, game=game, source=source, search=search)
     parts: list[str | Table] = [_here_table(here)] if here else []
     if pushed := [entry for entry in there if entry.steps is not None]:
         parts += ["", _here_table(pushed)] if parts else [_here_table(pushed)]

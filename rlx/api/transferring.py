@@ -13,6 +13,7 @@ from rlx.api.arguments import (
     StrPath,
     WriteArguments,
     check_choice,
+    check_exclusive,
     check_number,
     chosen_codec,
     command_line,
@@ -51,14 +52,19 @@ class _ListArguments(TypedDict, total=False):
 
 
 @overload
-def list_runs(*, sources: Literal[False] = False, **arguments: Unpack[_ListArguments]) -> list[CatalogEntry]: ...
+def list_runs(
+    url: StrPath | None = None, *, sources: Literal[False] = False, **arguments: Unpack[_ListArguments]
+) -> list[CatalogEntry]: ...
 
 
 @overload
-def list_runs(*, sources: Literal[True], **arguments: Unpack[_ListArguments]) -> list[SourceStatus]: ...
+def list_runs(
+    url: StrPath | None = None, *, sources: Literal[True], **arguments: Unpack[_ListArguments]
+) -> list[SourceStatus]: ...
 
 
 def list_runs(
+    url: StrPath | None = None,
     *,
     remote: bool = False,
     local: bool = False,
@@ -70,18 +76,18 @@ def list_runs(
     """List local datasets and downloadable runs; a run that is both is listed once, as the local dataset.
 
     Args:
+        url: URL or directory of the runs: only those; of ``hf://datasets/ORG``, what rlx has pushed there.
         remote: downloadable runs only.
         local: datasets below ``$RLX_HOME`` only.
         game: runs of this game only, case-insensitive.
-        source: URL or directory of the runs, or ``hf://datasets/ORG`` for the datasets that rlx has pushed there; or
-            ``minari``, ``lerobot`` or ``hf`` for the projects' own lists; rlx's built-in list of RL Unplugged,
-            ``rlu``, by default.
+        source: the same, beside the local datasets; or ``minari``, ``lerobot`` or ``hf`` for the projects' own lists;
+            rlx's built-in list of RL Unplugged, ``rlu``, by default.
         search: only names with this text, case-insensitive.
         sources: list the bases that runs are downloaded from instead, each with its answer for run 1 of game,
             Pong by default; ``$RLX_SOURCES`` or ``~/.config/rlx/sources.toml`` configures them.
 
     Raises:
-        OptionError: remote and local are both given, or either with sources, or the list of sources is wrong.
+        OptionError: arguments exclude each other, or the list of sources is wrong.
         SourceNotFoundError: the directory does not exist.
         ForbiddenError: the server refuses all requests.
         DownloadError: the server does not answer.
@@ -91,10 +97,10 @@ def list_runs(
         ['Pong/1', 'Pong/2', 'Pong/3', 'Pong/4', 'Pong/5']
     """
     if sources:
-        if remote or local or source is not None or search is not None:
+        if remote or local or (url, source, search) != (None, None, None):
             raise OptionError("`sources` can only be combined with `game`")
         return probe(configured_bases(), f"{game or _PROBED_GAME}/1")
-    return each_once(*here_and_there(remote=remote, local=local, game=game, source=source, search=search))
+    return each_once(*here_and_there(url, remote=remote, local=local, game=game, source=source, search=search))
 
 
 class _DownloadArguments(WriteArguments, total=False):
@@ -380,11 +386,14 @@ def pull(
 
 
 def here_and_there(
-    *, remote: bool, local: bool, game: str | None, source: str | None, search: str | None
+    url: StrPath | None, *, remote: bool, local: bool, game: str | None, source: str | None, search: str | None
 ) -> tuple[list[CatalogEntry], list[CatalogEntry]]:
     """Return the local datasets, and the downloadable runs; see ``list_runs``."""
-    if remote and local:
-        raise OptionError("`remote` and `local` are mutually exclusive")
+    check_exclusive(("remote", remote or None), ("local", local or None))
+    if url is not None:
+        if local or source is not None:
+            raise OptionError(f"{url}: a place excludes `local` and `source`")
+        remote, source = True, str(url)
     here = [] if remote else [entry for entry in local_runs() if entry.is_of(game, search)]
     return here, [] if local else remote_runs(source, game, search)
 

@@ -111,6 +111,21 @@ def test_runs_of_a_directory(cli: Cli) -> None:
     assert (run["id"], run["shards"], run["source"]) == ("Pong/5", 3, str(SAMPLE_RUN))
 
 
+def test_only_the_runs_of_a_directory(cli: Cli, home: Path, pong: Path) -> None:
+    home.mkdir(exist_ok=True)
+    pong.rename(home / "mine")
+    (run,) = json.loads(cli("list", SAMPLE_RUN, "--json").out)
+    assert (run["id"], run["shards"], run["source"]) == ("Pong/5", 3, str(SAMPLE_RUN))
+    assert len(json.loads(cli("list", "--source", SAMPLE_RUN, "--json").out)) == 2
+
+
+@pytest.mark.parametrize("option", [["--local"], ["--source", "x"]])
+def test_a_place_excludes(option: list[str], cli: Cli) -> None:
+    result = cli("list", SAMPLE_RUN, *option)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"error: {SAMPLE_RUN}: a place excludes --local and --source\n")
+
+
 def test_a_directory_that_is_not_there(cli: Cli, tmp_path: Path) -> None:
     result = cli("list", "--source", tmp_path / "nowhere")
     assert (result.code, result.out) == (5, "")

@@ -171,7 +171,7 @@ def test_the_datasets_that_rlx_pushed_are_listed(hub: HubServer, dataset: Path) 
     hub.add("me/broken", {"README.md": b"---\ntags:\n- rlx\n---\n"})
     hub.add("me/damaged", {"README.md": b"---\ntags:\n- rlx\n---\n", "rlx.json": b"{}"})
     hub.add("me/other", {"README.md": b"---\ntags:\n- text\n---\n"})
-    (found,) = rlx.list_runs(source="hf://datasets/me")
+    (found,) = rlx.list_runs("hf://datasets/me")
     assert (found.source, found.steps, found.shards, found.local) == (URL, 24, 3, False)
 
 
