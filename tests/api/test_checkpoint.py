@@ -35,6 +35,7 @@ from rlx.errors import (
     DatasetExistsError,
     DatasetLockedError,
     DiskFullError,
+    FormatVersionError,
     SchemaMismatchError,
 )
 from tests.killed_fork import changes, killed_before
@@ -357,6 +358,51 @@ def test_damaged_files_are_named(damaged: str, tmp_path: Path) -> None:
         file.write_bytes(data)
         with pytest.raises(CorruptDatasetError, match=file.name):
             checkpoint.restore()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"buffers": {}}, CorruptDatasetError, "lists no steps of buffer"),
+        ({"format": "rlx.buffer"}, CorruptDatasetError, "is damaged: .*format 'rlx.buffer'"),
+        ({"version": 2}, FormatVersionError, "has format version 2, expected 1"),
+        ({"state": {"file": "../secret", "crc32c": 1}}, CorruptDatasetError, "secret is damaged: its checksum differs"),
+    ],
+)
+def test_a_list_of_files_that_lies(
+    changes: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(50), batch_size=8)
+    with rlx.Checkpoint(tmp_path, buffer=buffer) as checkpoint:
+        checkpoint.save(1)
+        checkpoint.wait()
+        path = tmp_path / "checkpoint.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+        with pytest.raises(error, match=message):
+            checkpoint.restore()
+
+
+def test_steps_of_a_larger_storage_are_refused(tmp_path: Path) -> None:
+    large, small = (ReplayBuffer(storage=LazyTensorStorage(size), batch_size=8) for size in (60, 50))
+    large.extend(_steps(0, 60))
+    for name, buffer in (("large", large), ("small", small)):
+        with rlx.Checkpoint(tmp_path / name, buffer=buffer) as checkpoint:
+            checkpoint.save(1)
+    with (
+        rlx.Checkpoint(tmp_path / "large", buffer=small) as checkpoint,
+        pytest.raises(SchemaMismatchError, match="checkpoint of a storage with max_size 60, found 50"),
+    ):
+        checkpoint.restore()
+    (segment,) = (entry for entry in (tmp_path / "large").iterdir() if entry.is_dir())
+    shutil.copytree(segment, tmp_path / "small" / segment.name)
+    path = tmp_path / "small" / "checkpoint.json"
+    manifest = json.loads(path.read_text()) | {"buffers": {"buffer": {"segments": [segment.name]}}}
+    path.write_text(json.dumps(manifest))
+    with (
+        rlx.Checkpoint(tmp_path / "small", buffer=small) as checkpoint,
+        pytest.raises(CorruptDatasetError, match="a segment has rows that the storage lacks"),
+    ):
+        checkpoint.restore()
 
 
 def test_names_of_files_stay_inside(tmp_path: Path) -> None:

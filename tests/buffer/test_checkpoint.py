@@ -1,4 +1,5 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,7 @@ def change(path: Path, **values: Any) -> None:
         {"blocks": 3},
         {"leaves": [{"key": ["a"], "dtype": "load", "shape": []}]},
         {"leaves": [{"key": ["a"], "dtype": "uint8", "shape": [-1]}]},
+        {"leaves": [{"key": ["a", 0], "dtype": "uint8", "shape": []}]},
         {"format": "other"},
     ],
 )
@@ -243,6 +245,14 @@ def test_a_manifest_that_lies(values: dict[str, Any], tmp_path: Path) -> None:
     filled(RandomSampler()).dumps(tmp_path)
     change(tmp_path, **values)
     with pytest.raises(CorruptDatasetError):
+        buffer(RandomSampler()).loads(tmp_path)
+
+
+def test_a_manifest_that_is_cut(tmp_path: Path) -> None:
+    filled(RandomSampler()).dumps(tmp_path)
+    manifest = tmp_path / "buffer.json"
+    manifest.write_bytes(manifest.read_bytes()[:-5])
+    with pytest.raises(CorruptDatasetError, match=r"buffer\.json is damaged: "):
         buffer(RandomSampler()).loads(tmp_path)
 
 
@@ -274,6 +284,33 @@ def test_a_state_of_fewer_steps_than_it_says() -> None:
     state["steps"] = [(key, leaf[:-1]) for key, leaf in state["steps"]]
     with pytest.raises(SchemaMismatchError, match="95 steps, expected 96"):
         buffer(RandomSampler()).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda stored: _index(stored)["segments"][0, 1].add_(1), "index of 97 steps, expected 96"),
+        (lambda stored: _index(stored)["segments"][0, 0].fill_(1), "index of 96 steps, expected 96"),
+        (lambda stored: _index(stored)["segments"][0, 2].fill_(10**6), "index names other trajectories than the"),
+        (lambda stored: _index(stored).update(waiting=torch.tensor([[0, 1, 1, 0]])), "trajectories in unknown lanes"),
+        (lambda stored: _index(stored).update(waiting=torch.zeros(1)), r"has \[1\] waiting, expected \[n, 5\]"),
+        (lambda stored: stored["seams"].update(lanes=torch.ones(2, 2)), "seams of 2 lanes, expected 1"),
+        (lambda stored: stored["seams"].update(marked=torch.tensor([[96, 1]])), "rows up to 96, expected 96"),
+        (lambda stored: stored.update(lane_shape=[2]), r"lanes of shape \[2\], expected 0 dimensions"),
+        (lambda stored: stored["tail"].add_(1), "lanes longer than the 96 rows they have"),
+    ],
+)
+def test_a_state_whose_index_is_damaged(damage: Callable[[Any], object], message: str) -> None:
+    made = filled(SliceSampler(slice_len=2, seed=0))
+    made.sample()
+    state = made.state_dict()
+    damage(state["storage"])
+    with pytest.raises(SchemaMismatchError, match=message):
+        buffer(SliceSampler(slice_len=2)).load_state_dict(state)
+
+
+def _index(stored: Any) -> Any:
+    return stored["indices"][0]
 
 
 def test_a_state_that_is_no_state(tmp_path: Path) -> None:

@@ -345,3 +345,11 @@ def test_limits_that_are_none() -> None:
             Counter, frames_per_batch=20, total_frames=20, max_frames_per_traj=nothing, init_random_frames=nothing
         )
         assert batch["next", "truncated"].sum() == 2
+
+
+def test_a_policy_without_weights_takes_none() -> None:
+    with Collector(Counter, one, frames_per_batch=4) as collector:
+        with pytest.raises(CollectError, match="the policy has no weights to be updated"):
+            collector.update_policy_weights_({"weight": torch.zeros(1)})
+        collector.update_policy_weights_()
+        assert collector.policy_version == 1

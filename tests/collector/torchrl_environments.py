@@ -115,3 +115,11 @@ class Flying(Lab):
     def __init__(self) -> None:
         super().__init__()
         self.action_spec = Composite(roll=Bounded(-1, 1, (1,)), pitch=Bounded(-1, 1, (1,)))
+
+
+class Blind(Lab):
+    """Sees nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_spec = Composite()

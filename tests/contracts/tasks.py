@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 
 from rlx.errors import DiskFullError
 from rlx.progress import Progress
@@ -11,6 +12,17 @@ def square(task: int, progress: Progress) -> int:
     for _ in range(task):
         progress.advance("steps", 1)
     return task * task
+
+
+def meet(files: tuple[Path, Path], progress: Progress) -> int:  # noqa: ARG001
+    """Make the first file, and wait for the second one, which another task makes; return the number of the process."""
+    mine, other = files
+    mine.touch()
+    deadline = time.monotonic() + 30
+    while not other.exists():
+        assert time.monotonic() < deadline, "the other task was not started"
+        time.sleep(0.005)
+    return os.getpid()
 
 
 def sleep(seconds: float, progress: Progress) -> float:  # noqa: ARG001

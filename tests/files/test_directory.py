@@ -60,3 +60,11 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(DownloadError, match="cannot be made: "):
         put(open_location(tmp_path / "file"), "a/b", b"1")
+
+
+def test_a_file_where_a_directory_has_its_name(tmp_path: Path) -> None:
+    location = open_location(tmp_path)
+    put(location, "a/b", b"1")
+    with pytest.raises(DownloadError, match=r"a cannot be written: a directory has its name"):
+        put(location, "a", b"1")
+    assert [stored.name for stored in location.list("a")] == ["a/b"]

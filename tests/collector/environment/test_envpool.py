@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rlx.collector.environment.gym_env import open_environment
+from rlx.collector.environment.gym_env import GymEnv, open_environment
 from rlx.collector.environment.gym_id import ENVPOOL_ATARI
 from rlx.collector.environment.space import RandomPolicy
 from rlx.collector.policy.protocol import FunctionPolicy
@@ -71,3 +71,8 @@ def test_an_unknown_name() -> None:
     with pytest.raises(CollectError, match="'Pnog-v5' is unknown to envpool") as error:
         open_environment("envpool/Pnog-v5", 1)
     assert "envpool/Pong-v5" in (error.value.hint or "")
+
+
+def test_options_are_refused() -> None:
+    with pytest.raises(CollectError, match="envpool/Pong-v5 takes no options, found frameskip"):
+        open_environment(GymEnv("envpool/Pong-v5", frameskip=2))

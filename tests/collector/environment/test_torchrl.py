@@ -146,6 +146,8 @@ def test_environments_without_one_reward_and_action() -> None:
         open_environment(made.Pair)
     with pytest.raises(CollectError, match="takes pitch, roll: expected 'action' alone"):
         open_environment(made.Flying)
+    with pytest.raises(CollectError, match="torchrl's Blind has no observations"):
+        open_environment(made.Blind)
 
 
 def test_random_actions_are_one_hot() -> None:

@@ -8,9 +8,10 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from rlx.collector.environment.vector import SerialVectorEnv, _copied_end, serial
+from rlx.collector.environment.vector import SerialVectorEnv, VectorEnvironment, _copied_end, serial
+from rlx.errors import CollectError
 from tests.collector.walks import Talkative, Walk
 
 LANES = 3
@@ -109,6 +110,53 @@ def test_an_observation_of_another_shape_is_refused() -> None:
     env.reset(seed=[0])
     with pytest.raises(ValueError, match="shape"):
         env.step(np.zeros(1, np.int64))
+
+
+class Together(VectorEnv[Any, Any, Any]):
+    """Two environments that only end and are only reset together; episodes of two steps."""
+
+    num_envs = 2
+
+    def __init__(self, mode: AutoresetMode) -> None:
+        self.metadata: dict[str, Any] = {"autoreset_mode": mode}
+        self.single_observation_space = spaces.Box(0, 9, (1,), np.int64)
+        self.single_action_space = spaces.Discrete(2)
+        self._t = 0
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        del seed, options
+        self._t = 0
+        return np.zeros((2, 1), np.int64), {}
+
+    def step(self, actions: Any) -> Any:
+        del actions
+        self._t += 1
+        ended = np.full(2, self._t == 2)
+        return np.full((2, 1), self._t), np.zeros(2), ended, np.zeros(2, bool), {}
+
+
+def test_environments_that_are_reset_together_cut_no_episode_of_one() -> None:
+    environment = VectorEnvironment(Together(AutoresetMode.NEXT_STEP), "Together")
+    environment.reset([0, 1])
+    with pytest.raises(CollectError, match="Together cannot cut episodes: it resets environments only together"):
+        environment.reset_some(np.array([True, False]))
+    assert environment.reset_some(np.array([True, True])).tolist() == [[0], [0]]
+
+
+def test_an_environment_without_the_last_observation_of_an_episode() -> None:
+    environment = VectorEnvironment(Together(AutoresetMode.SAME_STEP), "Together")
+    environment.reset([0, 1])
+    environment.step(np.zeros(2, np.int64))
+    with pytest.raises(CollectError, match="Together: an episode ended without the final_obs that autoreset mode"):
+        environment.step(np.zeros(2, np.int64))
+
+
+def test_environments_of_an_unknown_library_that_cannot_be_made() -> None:
+    def broken() -> Any:
+        raise ZeroDivisionError("no wheels")
+
+    with pytest.raises(CollectError, match="environment cart cannot be made: ZeroDivisionError: no wheels"):
+        serial([broken], "cart", is_batched=False)
 
 
 def assert_same(found: Any, expected: Any) -> None:

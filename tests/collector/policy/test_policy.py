@@ -11,10 +11,11 @@ from gymnasium import spaces
 
 from rlx.collector.environment.gym_env import open_environment
 from rlx.collector.environment.space import ActionCheck, RandomPolicy
+from rlx.collector.policy.module import load_exported
 from rlx.collector.policy.protocol import EpsilonGreedy, FunctionPolicy, Situation
 from rlx.collector.policy.spec import PolicySpec
 from rlx.collector.rollout.loop import Rollout
-from rlx.errors import CollectError
+from rlx.errors import CollectError, PolicyNotFoundError
 from tests.collector.environments import one
 
 SITUATION = Situation(np.zeros((2, 3)), np.zeros(2, bool), {})
@@ -48,6 +49,12 @@ def test_epsilon_greedy() -> None:
         EpsilonGreedy(FunctionPolicy(one), 2, spaces.Discrete(3), [1])
 
 
+def test_epsilon_greedy_needs_actions_of_one_array() -> None:
+    space = spaces.Dict(a=spaces.Discrete(2), b=spaces.Discrete(2))
+    with pytest.raises(CollectError, match="epsilon needs actions that are one array, found Dict"):
+        EpsilonGreedy(FunctionPolicy(one), 0.5, space, [1])
+
+
 def test_epsilon_greedy_hides_no_shape_that_does_not_fit() -> None:
     policy = EpsilonGreedy(FunctionPolicy(lambda _: np.zeros((2, 1), np.int64)), 0.5, spaces.Discrete(3), [1, 2])
     with pytest.raises(CollectError, match=r"int64\[2, 1\], expected int64\[2\]"):
@@ -68,6 +75,27 @@ def test_modules_in_files(tmp_path: Path, suffix: str) -> None:
     steps = Rollout(environment, [1, 2, 3]).run(PolicySpec(text).policy(environment, [1, 2, 3]), 20)
     observation = torch.from_numpy(steps.observation["observation"][:, :20])
     np.testing.assert_array_equal(steps.step["action"], module(observation))
+
+
+def test_files_of_weights_that_do_not_fit(tmp_path: Path) -> None:
+    environment = open_environment("CartPole-v1")
+    path, factory = tmp_path / "policy.pt", "tests.collector.policy.test_policy:Greedy"
+    for text in (f"{path}:{factory}", str(path)):
+        with pytest.raises(PolicyNotFoundError, match=r"policy file .*policy\.pt does not exist"):
+            PolicySpec(text).policy(environment, [1])
+    torch.save(torch.nn.Linear(3, 3).state_dict(), path)
+    with pytest.raises(CollectError, match=r"policy\.pt: weights cannot be loaded: (?s:.)*layer\.weight"):
+        PolicySpec(f"{path}:{factory}").policy(environment, [1])
+
+
+def test_reading_an_exported_module_leaves_the_environment_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "policy.pt2"
+    torch.export.save(torch.export.export(Greedy().eval(), (torch.zeros(2, 4),)), path)
+    monkeypatch.setenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "0")
+    load_exported(path)
+    assert os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] == "0"
 
 
 class Unpickled:

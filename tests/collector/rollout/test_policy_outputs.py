@@ -255,6 +255,51 @@ def test_what_cannot_be_kept(more: Any, message: str) -> None:
         collected(lambda observation: (np.zeros(len(observation), np.int64), more))
 
 
+def _writes(**named: Any) -> Any:
+    """A function of TensorDicts that writes what functions of them return."""
+
+    def act(td: TensorDictBase) -> TensorDictBase:
+        for key, value in named.items():
+            td[key] = value(td)
+        return td
+
+    return act
+
+
+def _observed(td: TensorDictBase) -> Any:
+    return td["observation"]
+
+
+def _zeros(td: Any) -> torch.Tensor:
+    return torch.zeros(td.shape, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (_observed, "gave a Tensor: expected the TensorDict with 'action'"),
+        (_writes(action=_zeros, **{"a/b": _zeros}), r"writes \('a/b',\): expected keys without '/'"),
+        (_writes(value=_zeros), "writes no 'action'"),
+        (lambda seen: (np.zeros(len(seen), np.int64), {"next": 3}), "gave a int as 'next': expected a dict"),
+    ],
+)
+def test_outputs_of_another_form(policy: Any, message: str) -> None:
+    with pytest.raises(CollectError, match=message):
+        collected(policy)
+
+
+def test_a_key_that_a_policy_writes_in_its_first_step_alone() -> None:
+    calls = iter(range(9))
+
+    def act(td: TensorDictBase) -> TensorDictBase:
+        if next(calls) == 0:
+            td["value"] = _zeros(td)
+        return td.set("action", _zeros(td))
+
+    with pytest.raises(CollectError, match="did not write 'value', as it did in its first step"):
+        collected(act)
+
+
 def test_a_policy_that_changes_its_mind() -> None:
     widths = iter([1, 1, 2])
 
