@@ -1,15 +1,18 @@
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tensordict import TensorDict
 
-from rlx.buffer.ensemble_parts import BufferDraw, SamplerEnsemble
+from rlx.buffer.ensemble_parts import BufferDraw, SamplerEnsemble, StorageEnsemble
 from rlx.buffer.sampler.prioritized import PrioritizedSampler
 from rlx.buffer.sampler.steps import RandomSampler, SamplerWithoutReplacement
-from rlx.errors import SamplingError
+from rlx.buffer.storage.tensors import LazyTensorStorage
+from rlx.errors import SamplingError, SchemaMismatchError
 from tests.buffer.sampler.chance import fits
 from tests.buffer.sampler.listed_storage import ListedStorage, episodes
 from tests.contracts.sampler import same, saved
@@ -103,3 +106,28 @@ def test_bad_arguments(storages: list[ListedStorage]) -> None:
         ensemble().sample(storages[:2], 12)
     with pytest.raises(SamplingError, match="states of 3 samplers, found 1"):
         ensemble().load_state_dict(saved(SamplerEnsemble(RandomSampler()).state_dict()))
+
+
+def test_rows_of_a_storage_by_two_indices_and_what_it_prints() -> None:
+    storages = [LazyTensorStorage(4) for _ in range(2)]
+    for number, storage in enumerate(storages):
+        storage.append(TensorDict({"a": torch.arange(4) + 10 * number}, [4]))
+    ensemble = StorageEnsemble(*storages)
+    assert ensemble[1, 2]["a"].item() == 12
+    assert ensemble[1, 1:3]["a"].tolist() == [11, 12]
+    assert [steps["a"].tolist() for steps in ensemble[:, :2]] == [[0, 1], [10, 11]]
+    assert repr(ensemble) == f"StorageEnsemble({storages[0]!r}, {storages[1]!r})"
+
+
+def test_storages_are_written_to_one_directory(tmp_path: Path) -> None:
+    def made() -> StorageEnsemble:
+        return StorageEnsemble(LazyTensorStorage(4), LazyTensorStorage(4))
+
+    before, after = made(), made()
+    for number in range(2):
+        before[number].append(TensorDict({"a": torch.arange(3) + 10 * number}, [3]))
+    before.dumps(tmp_path / "storages")
+    after.loads(tmp_path / "storages")
+    assert [after[number][:]["a"].tolist() for number in range(2)] == [[0, 1, 2], [10, 11, 12]]
+    with pytest.raises(SchemaMismatchError, match="is a checkpoint of 2 parts, not 1"):
+        StorageEnsemble(LazyTensorStorage(4)).loads(tmp_path / "storages")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tensordict import TensorDict
+from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from rlx.buffer import (
     CompressedStorage,
@@ -145,3 +145,13 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
         RandomSampler().dumps(tmp_path)
     with pytest.raises(DatasetNotFoundError):
         ImmutableDatasetWriter().loads(tmp_path)
+
+
+def test_texts_survive_another_capacity(tmp_path: Path) -> None:
+    before, after = LazyTensorStorage(4), LazyTensorStorage(6)
+    texts = NonTensorStack(*(NonTensorData(word) for word in ("one", "two", "one")))
+    before.append(TensorDict({"a": torch.arange(3), "text": texts}, [3]))
+    before.dumps(tmp_path / "storage")
+    after.loads(tmp_path / "storage")
+    assert after[:]["text"] == ["one", "two", "one"]
+    assert after[:]["a"].tolist() == [0, 1, 2]

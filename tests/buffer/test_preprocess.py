@@ -15,7 +15,7 @@ from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.storage.lists import ListStorage
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.buffer.transform import RewardClip
-from rlx.errors import DatasetLockedError
+from rlx.errors import DatasetExistsError, DatasetLockedError, SchemaMismatchError
 
 
 def filled(storage: Any) -> ReplayBuffer:
@@ -113,3 +113,33 @@ def test_a_target_that_is_written_anew_after_a_failure(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     made = buffer.preprocess(once, dest=tmp_path / "made", chunksize=5)
     assert made[:]["observation"].flatten().tolist() == list(range(0, 80, 2))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"dim": 1}, ValueError, "dim 1: expected 0, the only dimension of stored steps"),
+        ({"chunksize": 3, "num_chunks": 2}, ValueError, "chunksize and num_chunks exclude each other"),
+        ({"fn": lambda steps: steps[:1]}, ValueError, r"made \[1\] of 5 steps: expected as many"),
+    ],
+)
+def test_what_cannot_be_preprocessed(
+    change: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    options = {"fn": doubled, "dest": tmp_path / "made", "chunksize": 5, **change}
+    with pytest.raises(error, match=message):
+        filled(LazyTensorStorage(30)).preprocess(options.pop("fn"), **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_chunks_of_other_keys_and_a_target_that_is_not_empty(tmp_path: Path) -> None:
+    def growing(steps: Any) -> Any:
+        return steps if steps["observation"][0, 0] == 0 else steps.set("more", torch.zeros(len(steps)))
+
+    buffer = filled(LazyTensorStorage(30))
+    with pytest.raises(SchemaMismatchError, match=r"steps 5 to 10: .*more.* is .*, expected None"):
+        buffer.preprocess(growing, dest=tmp_path / "made", chunksize=5)
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "mine").touch()
+    with pytest.raises(DatasetExistsError, match="made is not empty; expected a new directory"):
+        buffer.preprocess(doubled, dest=tmp_path / "made")

@@ -380,3 +380,20 @@ def test_a_trajectory_key_that_is_not_stored_gives_way_to_the_end_key() -> None:
     neither.extend(numbers(0, 4))
     with pytest.raises(SamplingError, match="'missing' is not stored"):
         neither.sample(16)
+
+
+def test_a_storage_without_room() -> None:
+    with pytest.raises(ValueError, match="max_size 0, ndim 1: expected 1 or more of each"):
+        LazyTensorStorage(0)
+
+
+def test_lanes_may_change_while_nothing_is_stored() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(12, ndim=2))
+    buffer.extend(TensorDict({"a": torch.arange(6).reshape(2, 3)}, [2, 3]))
+    with pytest.raises(SchemaMismatchError, match=r"lanes of shape \[3\]: expected \[2\]"):
+        buffer.extend(TensorDict({"a": torch.arange(6).reshape(3, 2)}, [3, 2]))
+    buffer.empty()
+    buffer.extend(TensorDict({"a": torch.arange(6).reshape(3, 2)}, [3, 2]))
+    assert buffer[:]["a"].tolist() == [[0, 1], [2, 3], [4, 5]]
+    with pytest.raises(SchemaMismatchError, match="the first steps of a storage with lanes: expected append"):
+        LazyTensorStorage(12, ndim=2).set(np.arange(2), TensorDict({"a": torch.zeros(2)}, [2]))

@@ -127,3 +127,12 @@ def test_nothing_that_says_where_trajectories_end() -> None:
 def test_no_steps_are_no_trajectories() -> None:
     split: Any = split_trajectories(steps_of([[0, 0]])[:, :0])
     assert split.batch_size == torch.Size([0, 0])
+
+
+def test_what_cannot_be_split() -> None:
+    with pytest.raises(SchemaMismatchError, match=r"steps of shape \[\]: expected at least a dimension of time"):
+        split_trajectories(TensorDict({"next": {"done": torch.zeros(1)}}, []))
+    ids = torch.zeros(4, 2, dtype=torch.int64)
+    steps = TensorDict({"collector": {"traj_ids": ids}, "next": {"done": torch.zeros(4, 1, dtype=torch.bool)}}, [4])
+    with pytest.raises(SchemaMismatchError, match=r"traj_ids.* of shape \[4, 2\]: expected one per step"):
+        split_trajectories(steps)

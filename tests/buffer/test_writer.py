@@ -180,3 +180,11 @@ def test_several_ranks_of_a_step_are_reduced_as_in_torchrl(reduction: Any) -> No
 def test_a_reduction_is_one_of_five() -> None:
     with pytest.raises(ValueError, match="reduction 'last': expected one of sum, max, min, median, mean"):
         TensorDictMaxValueWriter("rank", "last")  # type: ignore[arg-type]
+
+
+def test_ranks_are_forgotten_with_the_steps() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(2), writer=TensorDictMaxValueWriter("rank"))
+    buffer.extend(ranked([5, 6]))
+    buffer.empty()
+    buffer.extend(ranked([1, 2]))
+    assert buffer[:]["rank"].tolist() == [1, 2]

@@ -22,6 +22,7 @@ import torch
 from rlx.buffer import LazyTensorStorage, ReplayBuffer, SliceSampler
 from rlx.collector import (
     Collector,
+    DistributedCollector,
     MultiAsyncCollector,
     MultiCollector,
     MultiSyncCollector,
@@ -569,3 +570,12 @@ def test_workers_leave_out_what_they_are_told_to() -> None:
 @pytest.mark.parametrize("kind", [MultiSyncCollector, MultiAsyncCollector])
 def test_help_shows_all_arguments(kind: type[MultiCollector]) -> None:
     assert inspect.signature(kind) == inspect.signature(MultiCollector)
+
+
+def test_arguments_that_exclude_each_other() -> None:
+    with pytest.raises(CollectError, match="policy and policy_factory: expected only one of them"):
+        MultiCollector([Counter], one, policy_factory=[Lean], frames_per_batch=4, actors=InlineActors())
+    with pytest.raises(CollectError, match="batches of 0 trajectories: expected at least 1"):
+        MultiCollector([Counter], one, trajs_per_batch=0, actors=InlineActors())
+    with pytest.raises(CollectError, match="step_timeout: a DistributedCollector does not support it"):
+        DistributedCollector([Counter], one, frames_per_batch=4, step_timeout=1.0)

@@ -27,3 +27,16 @@ def test_digests_do_not_depend_on_how_they_are_asked_for(dtype: torch.dtype, wid
         assert getattr(at_once, ask)(np.arange(COUNT)).tolist() == getattr(alone, ask)(np.arange(COUNT)).tolist()
     # A step begins with what the one before led to.
     assert at_once.begins(np.arange(1, COUNT)).tolist() == at_once.expects(np.arange(COUNT - 1)).tolist()
+
+
+def test_columns_that_are_no_rows_or_flags_are_no_evidence() -> None:
+    lane = np.zeros(COUNT, np.int64)
+    number = torch.arange(COUNT)
+    links = Links.of({("index",): number, ("is_init",): number[:, None] == 3}, lane)
+    assert links.origin.tolist() == number.tolist()
+    assert np.flatnonzero(links.fresh).tolist() == [3]
+    for index, is_init in ((number / 2, number), (number.expand(2, -1).T, number.expand(2, -1).T > 3)):
+        links = Links.of({("index",): index, ("is_init",): is_init}, lane)
+        assert (links.origin == -1).all()
+        assert not links.resets_known
+        assert not links.fresh.any()

@@ -174,3 +174,35 @@ def test_ids_that_never_end_are_not_remembered_for_ever() -> None:
     assert index.at_reset(np.array([0]))[0]
     index.write(np.array([1]), np.array([2 * many - 10]), np.array([False]))
     assert not index.at_reset(np.array([1]))[0]
+
+
+def test_a_trajectory_whose_middle_is_overwritten_is_several() -> None:
+    """It went to and fro between two lanes, one of which is overwritten first."""
+    index, oracle = RingTrajectoryIndex(4, lanes=2), Oracle(4, 2)
+    for lane, ids in ((0, [7]), (1, [7]), (0, [7]), (1, [7]), (0, [7]), (1, [9, 9, 9, 9])):
+        rows = oracle.rows([lane], len(ids))
+        for each in (index, oracle):
+            each.write(rows, np.array(ids), np.zeros(len(ids), bool))
+    assert_same(index, oracle, has_ids=True)
+    assert [column.tolist() for column in index.trajectories()] == [[0, 1, 2, 6], [1, 1, 1, 4]]
+
+
+def test_nothing_is_written() -> None:
+    index = index_of((1, 3))
+    before = index.generation
+    index.write(np.empty(0, np.int64), None, np.empty(0, bool))
+    assert (len(index), index.generation) == (3, before)
+
+
+def test_an_index_that_cannot_read_ids_again() -> None:
+    index = index_of((1, 3))
+    index.changed(np.array([1]))
+    with pytest.raises(ValueError, match="an index without columns cannot learn what changed"):
+        index.trajectories()
+
+
+@pytest.mark.parametrize("rows", [[0, 4, 1], [8], [-1], [1], [0, 2]])
+def test_rows_that_do_not_continue_their_lanes(rows: list[int]) -> None:
+    ring = Ring(4, lanes=2)
+    assert ring.continues(np.array([0, 1, 4]))
+    assert not ring.continues(np.array(rows))

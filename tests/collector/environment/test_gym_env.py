@@ -1,3 +1,4 @@
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -196,3 +197,37 @@ def test_the_schema_of_spaces_with_parts() -> None:
     assert schema_of(gymnasium.spaces.Text(3), Rich().action_space)["observation"].is_text
     with pytest.raises(CollectError, match="Graph"):
         schema_of(gymnasium.spaces.Graph(gymnasium.spaces.Discrete(2), None), Rich().action_space)
+
+
+def test_errors_of_rlx_in_a_users_function_stay() -> None:
+    def make() -> Any:
+        raise MissingExtraError("the arena is closed", hint="come back tomorrow")
+
+    with pytest.raises(MissingExtraError, match=r"^the arena is closed$"):
+        open_environment(make)
+    with pytest.raises(CollectError, match="Counter is one environment, expected a function that makes 3"):
+        open_environment(Counter(), 3)
+    with pytest.raises(CollectError, match=r"environment 'Cart Pole' cannot be made: .*[Mm]alformed"):
+        open_environment("Cart Pole")
+
+
+def test_packages_of_environments_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(MissingExtraError, match="envpool is not installed") as error:
+        open_environment("envpool/CartPole-v1")
+    assert error.value.hint == "pip install 'rlx[envpool]'"
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    with pytest.raises(MissingExtraError, match="ALE/Pong-v5 needs ale-py") as error:
+        open_environment("ALE/Pong-v5")
+    assert error.value.hint == "pip install 'rlx[atari]'"
+
+
+def test_bounds_of_a_space_are_kept_where_they_are_few() -> None:
+    low, high = np.array([0, 1], np.float32), np.array([2, 3], np.float32)
+    action = gymnasium.spaces.Discrete(2)
+    schema = schema_of(gymnasium.spaces.Box(low, high), action)
+    assert schema["observation"].space == {"type": "Box", "low": [0, 1], "high": [2, 3]}
+
+
+def test_what_an_environment_prints() -> None:
+    assert repr(GymEnv("CartPole-v1", max_episode_steps=5)) == "GymEnv('CartPole-v1', max_episode_steps=5)"

@@ -2,6 +2,7 @@
 
 import os
 import random
+from array import array
 from collections.abc import Callable
 from copy import deepcopy
 from io import BytesIO
@@ -332,3 +333,55 @@ def test_workers_that_collect_ahead_begin_new_episodes() -> None:
         batch = collector.next()
         assert batch is not None
         assert batch["is_init"].reshape(-1)[0]
+
+
+def _edited(env: Any, kind: str, **changes: Any) -> Any:
+    """The state of an environment, with other entries in its first node of a kind."""
+    state = capture(env)
+    next(node for node in state["nodes"] if node["kind"] == kind).update(changes)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("array", {"dtype": "|O"}, "an array of object is in the state"),
+        ("bits", {"name": "SeedSequence"}, "generator 'SeedSequence': expected one of"),
+        ("closure", {"name": "os.system"}, r"function os\.system is in the state, but not in its place"),
+        ("space", {"class": "subprocess.Popen"}, r"a subprocess\.Popen is in the state, but not in its place"),
+        ("object", {"attributes": {"trail": 1j}}, "a complex in the state"),
+        ("array", {"shape": [5, 5]}, "state does not fit: ValueError"),
+    ],
+)
+def test_a_damaged_state_is_refused(kind: str, changes: dict[str, Any], message: str) -> None:
+    env = Walk()
+    env.reset(seed=1)
+    state = _edited(env, kind, **changes)
+    fresh = Walk()
+    before = capture(fresh)
+    with pytest.raises(HiddenStateError, match=message):
+        restore(fresh, state)
+    assert _same(capture(fresh), before)
+
+
+def test_a_state_of_something_else_than_a_part() -> None:
+    state = capture(Agent(np.zeros(1)))
+    with pytest.raises(HiddenStateError, match="Agent: the state is of something else"):
+        restore(Agent(np.zeros(1)), {**state, "root": 5})
+
+
+def test_a_space_where_there_is_none() -> None:
+    state = capture(Walk())
+    at = state["nodes"][state["root"]["ref"]]["attributes"]
+    at["trail"] = at["action_space"]
+    state["nodes"][state["root"]["ref"]]["attributes"] = {"trail": at.pop("trail"), **at}
+    with pytest.raises(HiddenStateError, match="Discrete is in the state, but not in its place"):
+        restore(Walk(), state)
+
+
+def test_arrays_that_cannot_be_read() -> None:
+    owner = array("d", [1, 2])
+    with pytest.raises(HiddenStateError, match=r"Walk\.made is a view of the memory of a array\.array"):
+        capture(_with(made=np.asarray(owner)))
+    with pytest.raises(HiddenStateError, match=r"Walk\.made is an array of \[\('f0', "):
+        capture(_with(made=np.zeros(2, "i4,i4")))

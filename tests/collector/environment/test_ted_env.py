@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from gymnasium import spaces
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModule
 
@@ -173,3 +174,41 @@ def test_a_collector_makes_its_own() -> None:
     env.step(env.rand_action())  # not closed with the collector
     env.close()
     env.close()
+
+
+def test_a_rollout_after_an_episodes_end_begins_another() -> None:
+    env = GymEnv("CartPole-v1", max_episode_steps=3)
+    first = env.rollout(3)
+    assert first["next", "done"][-1]
+    steps = env.rollout(2, auto_reset=False, tensordict=env.step_mdp(first[-1]))
+    assert len(steps) == 2
+    assert not steps["next", "done"].any()
+    assert not torch.equal(steps["observation"][0], first["next", "observation"][-1])
+    cut = env.rollout(2, set_truncated=True)
+    assert cut["next", "truncated"].flatten().tolist() == [False, True]
+    assert cut["next", "done"].flatten().tolist() == [False, True]
+
+
+def test_a_plain_module_chooses_actions() -> None:
+    class Lean(torch.nn.Module):
+        def forward(self, observation: torch.Tensor) -> torch.Tensor:
+            return lean(observation)
+
+    env = GymEnv("CartPole-v1")
+    steps = env.rollout(5, Lean())
+    assert torch.equal(steps["action"], lean(steps["observation"]))
+
+
+class Paired(Counter):
+    """Takes a pair, whose second part has a name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = spaces.Tuple([spaces.Discrete(3), spaces.Dict(push=spaces.Box(-1, 1, (2,)))])
+
+
+def test_actions_of_several_parts() -> None:
+    env = SerialEnv(2, Paired)
+    steps = env.rollout(2)
+    assert steps["action", "0"].shape == (2, 2)
+    assert steps["action", "1", "push"].shape == (2, 2, 2)

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from tensordict import TensorDict
 
 from rlx.collector.environment.gym_env import open_environment
 from rlx.collector.environment.space import ActionCheck, RandomPolicy
-from rlx.collector.policy.module import load_exported
+from rlx.collector.policy.module import ModulePolicy, load_exported, set_weights
 from rlx.collector.policy.protocol import EpsilonGreedy, FunctionPolicy, Situation
-from rlx.collector.policy.spec import PolicySpec
+from rlx.collector.policy.spec import PolicySpec, as_policy, takes_tensordict
 from rlx.collector.rollout.loop import Rollout
 from rlx.errors import CollectError, PolicyNotFoundError
 from tests.collector.environments import one
@@ -172,3 +173,52 @@ def test_actions_that_do_not_fit(actions: object, message: str) -> None:
 def test_actions_of_a_smaller_dtype_fit() -> None:
     fitting, flat = ActionCheck(spaces.Discrete(6), 2)(np.array([1, 5], np.int32))
     assert fitting.dtype == flat["action"].dtype == np.int64
+
+
+def test_what_is_no_policy() -> None:
+    class Needy:
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+    with pytest.raises(CollectError, match="policy is a int: expected a function of observations"):
+        as_policy(5)
+    with pytest.raises(CollectError, match=r"policy class Needy cannot be made without arguments: .*size"):
+        as_policy(Needy)
+    assert not takes_tensordict(max), "it has no signature"
+
+
+def test_weights_of_another_module() -> None:
+    module, other, third = Greedy(), Greedy(), Greedy()
+    set_weights(module, other)
+    assert torch.equal(module.layer.weight, other.layer.weight)
+    set_weights(module, TensorDict.from_module(third).data)
+    assert torch.equal(module.layer.weight, third.layer.weight)
+
+
+def test_observations_of_a_module_with_several_parts_and_texts() -> None:
+    seen: list[Any] = []
+
+    class Looking(torch.nn.Module):
+        def forward(self, observation: Any) -> torch.Tensor:
+            seen.append(observation)
+            return torch.zeros(2, dtype=torch.int64)
+
+    observation = (np.ones((2, 3)), np.array(["left", "right"]))
+    ModulePolicy(Looking())(Situation(observation, np.zeros(2, bool), {}))
+    assert torch.equal(seen[0]["0"], torch.ones(2, 3, dtype=torch.float64))
+    assert seen[0]["1"].tolist() == ["left", "right"]
+
+
+def test_epsilon_greedy_keeps_the_state_of_the_other_policy() -> None:
+    class Stateful(FunctionPolicy):
+        def initial_state(self, situation: Situation) -> Any:
+            return {"h": np.zeros((len(situation.is_init), 2))}
+
+    policy = EpsilonGreedy(Stateful(one), 0.5, spaces.Discrete(3), [1, 2])
+    assert policy.initial_state(SITUATION)["h"].shape == (2, 2)
+
+
+def test_random_actions_of_several_parts() -> None:
+    space = spaces.Tuple([spaces.Discrete(4), spaces.Box(-1, 1, (2,))])
+    number, vector = RandomPolicy(space, [1, 2])(None)
+    assert (number.shape, vector.shape) == ((2,), (2, 2))

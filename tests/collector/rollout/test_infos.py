@@ -1,12 +1,14 @@
 """What an environment says in info is kept on request, step by step, in every autoreset mode."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics
 
 from rlx.collector import Collector, MultiCollector
@@ -110,3 +112,46 @@ def test_an_entry_that_only_some_workers_have(keys: Any) -> None:
     assert talks["t"].dtype == torch.int64
     assert talks["vector"].isfinite().all()
     assert talks["who"] == ["lane 0"] * 20
+
+
+class Together(VectorEnv[Any, Any, Any]):
+    """Two lanes that say what they are told to in each step."""
+
+    num_envs = 2
+
+    def __init__(self, says: Callable[[int], dict[str, Any]], width: int = 1) -> None:
+        self.metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.single_observation_space = spaces.Box(0, 9, (1,), np.int64)
+        self.single_action_space = spaces.Discrete(2)
+        self._says, self._width, self._t = says, width, 0
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        del seed, options
+        return np.zeros((2, self._width), np.int64), {}
+
+    def step(self, actions: Any) -> Any:
+        self._t += 1
+        no = np.zeros(2, bool)
+        return np.zeros((2, 1), np.int64), np.zeros(len(actions)), no, no, self._says(self._t)
+
+
+def test_infos_without_a_value_of_one_kind_in_every_lane_are_left_out() -> None:
+    def says(t: int) -> dict[str, Any]:
+        return {
+            "won": np.array([np.bool_(t % 2), np.bool_((t + 1) % 2)], object),
+            "when": np.array([np.datetime64(t, "s")] * 2, object),
+            "ragged": [[1], [1, 2]],
+            "few": np.zeros(1),
+            "mixed": np.array([1, "a"], object),
+        }
+
+    batch = collected(lambda: Together(says), info_keys="all", frames_per_batch=6, total_frames=6)
+    assert set(batch["next", "info"].keys()) == {"won"}
+    assert batch["next", "info", "won"].tolist() == [[True, False, True], [False, True, False]]
+
+
+def test_an_info_and_an_observation_of_another_shape() -> None:
+    with pytest.raises(CollectError, match=r"info 'seen' is float64\[2\], expected float64\[1\] as before"):
+        collected(lambda: Together(lambda t: {"seen": np.zeros((2, t))}), info_keys=["seen"])
+    with pytest.raises(CollectError, match=r"gave observation of int64\[2, 2\], expected int64\[2, 1\]"):
+        collected(lambda: Together(lambda _: {}, width=2))

@@ -343,3 +343,60 @@ def test_a_rollout_that_is_stopped_before_its_first_step_after_new_episodes() ->
     assert not stopped.observation["h"][:, 0].any()
     assert rollout.run(policy, 1).observation["h"][:, 0].tolist() == [[0, 0], [0, 0]]
     environment.close()
+
+
+def test_fewer_keys_than_in_the_first_step() -> None:
+    more = iter([{"value": np.zeros(2)}, {}])
+    with pytest.raises(CollectError, match=r"policy writes \[\] in step, expected \['value'\] as before"):
+        collected(lambda observation: (np.zeros(len(observation), np.int64), next(more)))
+
+
+def test_a_state_of_another_shape_than_it_starts_with() -> None:
+    def act(td: TensorDictBase) -> TensorDictBase:
+        td["next", "h"] = torch.zeros(len(td), 3)
+        return td.set("action", _zeros(td))
+
+    act.initial_state = {"h": torch.zeros(2)}  # type: ignore[attr-defined]
+    with pytest.raises(CollectError, match=r"policy writes its state 'h' as float32\[2, 3\], expected float32\[2, 2\]"):
+        collected(act)
+
+
+def test_a_state_whose_shape_never_settles() -> None:
+    policy = TensorDictModule(
+        lambda _, h: torch.cat([h, h], -1), in_keys=["observation", "h"], out_keys=[("next", "h")]
+    )
+    with pytest.raises(CollectError, match="the shape of the policy's state 'h' is unknown"):
+        collected(policy)
+
+
+class Layered(torch.nn.Module):
+    """A GRU of two layers, with its state [n, layers, hidden], and a clock of its own."""
+
+    initial_state: Any = {"clock": torch.tensor(7)}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = torch.nn.GRU(3, 5, num_layers=2, batch_first=True)
+
+    def forward(self, observation: torch.Tensor, h: torch.Tensor, clock: torch.Tensor) -> Any:
+        assert h.shape[1:] == (2, 5)
+        out, after = self.gru(observation[:, None], h.transpose(0, 1).contiguous())
+        return out[:, 0].argmax(-1) % 4, after.transpose(0, 1), clock + 1
+
+
+def test_a_state_of_several_layers_beside_one_that_is_declared() -> None:
+    policy = TensorDictModule(
+        Layered(), in_keys=["observation", "h", "clock"], out_keys=["action", ("next", "h"), ("next", "clock")]
+    )
+    batch = joined(collected(policy))
+    assert batch["h"].shape == (2, 60, 2, 5)
+    starts = batch["is_init"][..., 0]
+    assert (batch["clock"][starts] == 7).all()
+    assert not batch["h"][starts].any()
+    assert (batch["next", "clock"] == batch["clock"] + 1).all()
+
+
+def test_an_output_that_numpy_does_not_have() -> None:
+    act = _writes(action=_zeros, value=lambda td: torch.zeros(td.shape, dtype=torch.bfloat16))
+    with pytest.raises(CollectError, match=r"policy writes .*bfloat16"):
+        collected(act)
