@@ -73,7 +73,7 @@ def test_quick_example() -> None:
 
 def test_multi_collector_api() -> None:
     collector = MultiCollector(
-        create_env_fn=[make_env] * 4,
+        create_env_fn=[make_env] * 2,
         policy=swing,
         frames_per_batch=200,
         total_frames=1000,
@@ -81,9 +81,9 @@ def test_multi_collector_api() -> None:
     )
     shapes = [list(data.shape) for data in collector if data is not None]
     collector.shutdown()
-    assert shapes == [[4, 50]] * 5
+    assert shapes == [[2, 100]] * 5
     collector = MultiCollector(
-        create_env_fn=[make_env] * 4,
+        create_env_fn=[make_env] * 2,
         policy=swing,
         frames_per_batch=200,
         total_frames=1000,
@@ -130,27 +130,27 @@ def test_single_environment() -> None:
 
 def test_batched_environments() -> None:
     memory = sliced(ndim=2)
-    env = ParallelEnv(4, make_tagged)
+    env = ParallelEnv(2, make_tagged)
     with SyncDataCollector(env, one, frames_per_batch=N, total_frames=-1) as collector:
-        assert filled(memory, collector) == [4, N // 4]
+        assert filled(memory, collector) == [2, N // 2]
     assert_consecutive(memory)
 
 
 def test_multi_sync_and_regular_environments() -> None:
     memory = sliced(ndim=2)
     with MultiSyncDataCollector(
-        [make_tagged] * 4, one, frames_per_batch=N, total_frames=-1, cat_results="stack"
+        [make_tagged] * 2, one, frames_per_batch=N, total_frames=-1, cat_results="stack"
     ) as collector:
-        assert filled(memory, collector) == [4, N // 4]
+        assert filled(memory, collector) == [2, N // 2]
     assert_consecutive(memory)
 
 
 def test_multi_sync_and_parallel_environments() -> None:
     memory = sliced(ndim=3)
     with MultiSyncDataCollector(
-        [ParallelEnv(2, make_tagged)] * 4, one, frames_per_batch=N, total_frames=-1, cat_results="stack"
+        [ParallelEnv(2, make_tagged)] * 2, one, frames_per_batch=N, total_frames=-1, cat_results="stack"
     ) as collector:
-        assert filled(memory, collector) == [4, 2, N // 8]
+        assert filled(memory, collector) == [2, 2, N // 4]
     assert_consecutive(memory)
 
 

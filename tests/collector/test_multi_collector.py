@@ -51,8 +51,14 @@ def nothing_is_left() -> Iterator[None]:
 
 
 def batches(sources: Any, policy: Any = one, **options: Any) -> list[Any]:
+    """All batches of workers in other processes, or with ``actors`` wherever those are."""
     with MultiCollector(sources, policy, **options) as collector:
         return list(collector)
+
+
+def batches_here(sources: Any, policy: Any = one, **options: Any) -> list[Any]:
+    """The same of workers in this process: what they give does not depend on where they are."""
+    return batches(sources, policy, actors=InlineActors(), **options)
 
 
 class ByValue(LocalActors):
@@ -74,9 +80,9 @@ def test_the_same_as_in_one_process(actors: type[LocalActors]) -> None:
         expected: list[Any] = list(collector)
     options = {"frames_per_batch": 120, "total_frames": 303, "seed": 3}
     sources = [SerialEnv(2, "CartPole-v1")] * 2
-    stacked = batches(sources, None, actors=actors(), **options)
     flat = batches(sources, None, actors=actors(), cat_results=0, **options)
-    in_time = batches(sources, None, actors=actors(), cat_results=-1, **options)
+    stacked = batches_here(sources, None, **options)
+    in_time = batches_here(sources, None, cat_results=-1, **options)
     assert [list(batch.shape) for batch in flat] == [[4, 30], [4, 30], [4, 15], [2, 1], [1, 1]]
     assert [list(batch.shape) for batch in stacked] == [[2, 2, 30], [2, 2, 30], [2, 2, 15], [1, 2, 1], [1, 1]]
     assert [list(batch.shape) for batch in in_time] == [[2, 60], [2, 60], [2, 30], [2, 1], [1, 1]]
@@ -103,13 +109,13 @@ def test_single_environments() -> None:
     assert stacked["observation"][:, :, 0].tolist() == [[0, 1, 2, 100]] * 3
     assert stacked["next", "observation"][:, :, 0].tolist() == [[1, 2, 3, 101]] * 3
     assert stacked["collector", "traj_ids"].tolist() == [[0, 0, 0, 3], [1, 1, 1, 4], [2, 2, 2, 5]]
-    flat, _ = batches([Counter] * 3, frames_per_batch=13, total_frames=13, cat_results=0)
+    flat, _ = batches_here([Counter] * 3, frames_per_batch=13, total_frames=13, cat_results=0)
     assert (flat == stacked.reshape(-1)).all()
     assert flat.names == ["time"]
 
 
 def test_a_part_for_every_worker() -> None:
-    (batch,) = batches(
+    (batch,) = batches_here(
         [partial(Tagged, 0), partial(Tagged, 1)], frames_per_batch=[4, 6], total_frames=10, cat_results=0
     )
     assert batch["observation"][:, TAG].tolist() == [0] * 4 + [1] * 6
@@ -190,7 +196,8 @@ def test_batches_are_not_overwritten() -> None:
 @pytest.mark.parametrize("sync", [True, False])
 def test_whole_episodes(sync: bool) -> None:
     sources = [partial(Tagged, tag) for tag in range(2)]
-    found = batches(sources, trajs_per_batch=3, total_frames=80, sync=sync)
+    collect = batches_here if sync else batches
+    found = collect(sources, trajs_per_batch=3, total_frames=80, sync=sync)
     counts = [steps for batch in found for steps in batch["collector", "mask"].sum(1).tolist()]
     assert sum(counts) == 80
     assert set(counts[:-2]) == {3, 5}
@@ -246,27 +253,30 @@ def test_the_version_is_that_of_the_weights_that_chose() -> None:
 
 
 def test_random_at_first() -> None:
-    first, second = batches([Counter] * 2, frames_per_batch=100, total_frames=200, init_random_frames=100)
+    first, second = batches_here([Counter] * 2, frames_per_batch=100, total_frames=200, init_random_frames=100)
     assert set(first["action"].flatten().tolist()) == {0, 1, 2}
     assert set(second["action"].flatten().tolist()) == {1}
 
 
 def test_new_episodes_in_every_batch() -> None:
     options = {"frames_per_batch": 8, "total_frames": 16, "reset_at_each_iter": True}
-    first, second = batches([lambda: Counter((50,))] * 2, **options)
+    first, second = batches_here([lambda: Counter((50,))] * 2, **options)
     assert first["next", "truncated"][..., 0].tolist() == [[False, False, False, True]] * 2
     assert second["observation"][:, 0, 0].tolist() == [100, 100]
     assert second["collector", "traj_ids"].tolist() == [[2] * 4, [3] * 4]
 
 
 def test_long_trajectories_are_truncated_and_batches_too() -> None:
-    (batch,) = batches([Counter] * 2, frames_per_batch=6, total_frames=6, max_frames_per_traj=2, set_truncated=True)
+    (batch,) = batches_here(
+        [Counter] * 2, frames_per_batch=6, total_frames=6, max_frames_per_traj=2, set_truncated=True
+    )
     assert batch["next", "truncated"][..., 0].tolist() == [[False, True, True]] * 2
 
 
 def test_the_same_seed_gives_the_same_batches() -> None:
     first, again, other = (
-        batches(["CartPole-v1"] * 2, None, frames_per_batch=40, total_frames=80, seed=seed)[1] for seed in (1, 1, 2)
+        batches_here(["CartPole-v1"] * 2, None, frames_per_batch=40, total_frames=80, seed=seed)[1]
+        for seed in (1, 1, 2)
     )
     assert (first == again).all()
     assert not (first == other).all()
@@ -523,13 +533,13 @@ def test_mistakes() -> None:
 
 def test_workers_that_do_not_go_together() -> None:
     with pytest.raises(CollectError, match=r"workers of \[1, 2\] environments"):
-        MultiCollector([Counter, two_counters], frames_per_batch=20)
+        batches_here([Counter, two_counters], frames_per_batch=20)
     with pytest.raises(CollectError, match=r"that make \[2, 3\] steps"):
-        MultiCollector([Counter] * 2, frames_per_batch=[2, 3])
+        batches_here([Counter] * 2, frames_per_batch=[2, 3])
     with pytest.raises(CollectError, match="worker 1's environment has spaces"):
-        MultiCollector([Counter, Rich], frames_per_batch=20)
+        batches_here([Counter, Rich], frames_per_batch=20)
     with pytest.raises(CollectError, match="batches of 1: expected at least 2 of 2"):
-        MultiCollector([two_counters] * 2, frames_per_batch=2)
+        batches_here([two_counters] * 2, frames_per_batch=2)
     with pytest.raises(CollectError, match="'CartPool-v1' is unknown"):
         MultiCollector(["CartPool-v1"], frames_per_batch=2)
 
@@ -560,9 +570,7 @@ def test_workers_keep_what_a_policy_writes_and_carry_its_state(mode: str) -> Non
 
 
 def test_workers_leave_out_what_they_are_told_to() -> None:
-    with MultiCollector([Walk], recurrent(), frames_per_batch=20, total_frames=20, drop=["h", "logits"]) as collector:
-        (batch,) = collector
-    assert batch is not None
+    (batch,) = batches_here([Walk], recurrent(), frames_per_batch=20, total_frames=20, drop=["h", "logits"])
     assert set(batch.keys()) >= {"action", "action_log_prob"}
     assert {"h", "logits"}.isdisjoint(batch.keys())
 
