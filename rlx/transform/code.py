@@ -53,8 +53,8 @@ def _file_module(path: Path, failed: type[RlxError], absent: type[RlxError] | No
     if not path.is_file():
         raise (absent or failed)(f"{path} does not exist")
     spec = importlib.util.spec_from_file_location(f"rlx_user_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise failed(f"{path} is not a Python file")
+    assert spec is not None  # the name ends in .py
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -18,6 +18,7 @@ from rlx.schema import Field, Role, Schema
 from rlx.transform.code import Code
 from rlx.transform.functions import Function, Per
 from rlx.transform.protocol import Chain, fitted
+from rlx.transform.registry import described
 from rlx.transform.transitions import join
 from tests.factories import SMALL, cut, make_block
 from tests.transform import functions
@@ -394,3 +395,23 @@ def test_other_tensor_dicts_will_do() -> None:
         return TensorDict(steps.to_dict(), steps.batch_size)
 
     assert_same(applied(function)[0], make_block(LENGTHS))
+
+
+def test_steps_without_an_index_are_those_that_were_given() -> None:
+    def doubled(steps: Any) -> Any:
+        steps["next", "reward"] *= 2
+        return steps.exclude("index")
+
+    block = make_block(LENGTHS)
+    made, _ = applied(doubled, [block])
+    np.testing.assert_array_equal(made.data["reward"], 2 * block.data["reward"])
+    said = message(lambda steps: steps[:1].exclude("index"))
+    assert "it makes 1 of 4 steps without index: expected index to identify them" in said
+
+
+def test_what_a_function_is_called() -> None:
+    code = Code.of(functions.doubled)
+    assert described(Function(code, Per.BLOCK, 4)) == f"fn:{code.name},per=block,chunk=4"
+    assert described(Function(code, Per.STEP)) == f"fn:{code.name},per=step"
+    with pytest.raises(TransformError, match="blocks of 0 steps: expected 1 or more"):
+        Function(code, Per.BLOCK, 0)

@@ -131,3 +131,13 @@ def test_layouts() -> None:
     assert ImageLayout.of("x", Field("uint8", (5, 6), Role.OBSERVATION)) == ImageLayout(5, 6, None)
     assert ImageLayout.of("x", Field("uint8", (5, 6, 3), Role.OBSERVATION)) == ImageLayout(5, 6, 3)
     assert ImageLayout.of("x", Field("uint8", (4, 5, 6), Role.OBSERVATION)) == ImageLayout(5, 6, 4, channels_first=True)
+
+
+def test_sizes_and_fields_that_cannot_be() -> None:
+    for height in (0, 2**15 + 1):
+        with pytest.raises(TransformError, match=f"pictures of {height} x 4: expected 1 to 32,768 pixels"):
+            Resize(height, 4)
+    with pytest.raises(TransformError, match="pictures of 4 x 0: expected 1 pixel or more"):
+        Crop(4, 0)
+    with pytest.raises(TransformError, match="unknown field 'nothing': expected one of observation"):
+        ToFloat(keys=["nothing"]).schema(schema_of("uint8", (4, 4)))

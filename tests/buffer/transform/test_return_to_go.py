@@ -2,8 +2,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensordict import TensorDict
 
 from rlx.buffer.replay_buffer import ReplayBuffer
+from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.buffer.transform import NStep, ReturnToGo
 from rlx.errors import TransformError
 from tests.buffer.transform.stored import buffers, onward, stored
@@ -30,3 +32,11 @@ def test_after_n_step_it_would_count_rewards_twice(buffer: ReplayBuffer) -> None
         buffer.append_transform(ReturnToGo())
     with pytest.raises(ValueError, match="expected 0 to 1"):
         ReturnToGo(-1)
+
+
+def test_rewards_of_stored_n_steps_are_not_added_up() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(8), batch_size=4, transform=ReturnToGo())
+    after = {"reward": torch.ones(4, 1), "done": torch.zeros(4, 1, dtype=torch.bool)}
+    buffer.extend(TensorDict({"steps_to_next_obs": torch.full((4, 1), 2), "next": after}, [4]))
+    with pytest.raises(TransformError, match="would add up rewards of transitions over n steps several times"):
+        buffer.sample()
