@@ -7,7 +7,8 @@ have equal manifests, and so are passwords and tokens.
 
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
@@ -107,6 +108,8 @@ def check_number(option: str, value: float | None, minimum: float, maximum: floa
         ...
         rlx.errors.OptionError: `jobs` 0: expected at least 1
     """
+    if value is not None and not isinstance(value, Real):
+        raise OptionError(f"`{option}` {value!r}: expected a number")
     if value is not None and not (minimum <= value and (maximum is None or value <= maximum)):
         expected = f"at least {minimum}" if maximum is None else f"{minimum} to {maximum}"
         raise OptionError(f"`{option}` {value}: expected {expected}")
@@ -139,7 +142,15 @@ def shard_numbers(shards: Iterable[int] | None) -> tuple[int, ...] | None:
         >>> shard_numbers([4, 0, 0])
         (0, 4)
     """
-    return None if shards is None else tuple(sorted({int(number) for number in shards}))
+    return None if shards is None else tuple(sorted(set(numbers("shards", shards, int, "[0, 1]"))))
+
+
+def numbers(option: str, values: Iterable[float], kind: Callable[[float], Any], example: str) -> list[Any]:
+    """Return numbers of a kind; raise OptionError if some are none."""
+    try:
+        return [kind(value) for value in values]
+    except (TypeError, ValueError):
+        raise OptionError(f"`{option}` {values!r}: expected numbers such as {example}") from None
 
 
 def write_options(

@@ -12,6 +12,7 @@ from rlx.api.arguments import (
     check_number,
     chosen_codec,
     command_line,
+    numbers,
     write_options,
 )
 from rlx.errors import OptionError
@@ -125,7 +126,7 @@ def split(
         1000
     """
     check_choice("by", by, SplitUnit)
-    fractions = [float(fraction) for fraction in fractions]
+    fractions = numbers("fractions", fractions, float, "[0.9, 0.1]")
     check_number("part", part, 1, len(fractions))
     options = write_options(
         jobs=jobs,

@@ -181,6 +181,10 @@ def _recipe(
 ) -> Recipe:
     try:
         changes = [parse(one) if isinstance(one, str) else one for one in transforms]
+        for one in changes:
+            if not isinstance(one, Transform | Learner | Selection):
+                message = f"transform {one!r}: expected a text or a transform"
+                raise TransformOptionError(message, hint="`fn` takes a function")
         if fn is not None:
             changes.append(Function(Code.named(fn) if isinstance(fn, str) else Code.of(fn), Per(per), chunk_size))
         return Recipe(changes, steps)

@@ -180,6 +180,8 @@ def download(
         >>> rlx.download("Pong/5", source="dqn", dry_run=True).bytes
         566193
     """
+    if not isinstance(run, str):
+        raise OptionError(f"run {run!r}: expected one, such as Pong/5")
     check_choice("layout", layout, Layout)
     base = None if source is None else os.fspath(source)
     chosen = {

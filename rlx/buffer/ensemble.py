@@ -287,6 +287,7 @@ def _stacked(batches: list[TensorDictBase]) -> TensorDictBase:
     try:
         stacked: Any = torch.stack([batch.select(*common) for batch in batches])
     except RuntimeError as exc:
-        shapes = [{key: list(batch.get(key).shape) for key in common} for batch in batches]
-        raise SchemaMismatchError(f"batches of the buffers do not stack: {shapes}") from exc
+        shapes = {key: [list(batch.get(key).shape) for batch in batches] for key in common}
+        differ = {key: found for key, found in shapes.items() if any(one != found[0] for one in found)}
+        raise SchemaMismatchError(f"batches of the buffers do not stack: {differ}") from exc
     return cast("TensorDictBase", stacked)

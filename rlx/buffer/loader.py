@@ -24,7 +24,7 @@ from rlx.store.ted import PlannedBatches
 
 
 class Loader(IterableDataset[TensorDictBase]):
-    """Iterable of batches for training, in one process or many: ``rlx.loader``.
+    """Iterable of batches for training, in one process or several.
 
     Each iteration is an epoch, in another order. The order is a function of the seed and the epoch: any number of ranks
     and workers gets the same global batches, of which each rank receives its part. Give it to a ``DataLoader`` with

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
+from numbers import Integral
 
 from rlx.collector.environment.gym_env import EnvSource
 from rlx.collector.policy.spec import PolicySpec
@@ -38,23 +39,13 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """The arguments of a collection.
+    """The arguments of a collection, as of ``rlx.collect``.
 
     Args:
-        environment: a gymnasium id, ``module:name`` or ``file.py:name`` of an environment factory, or such a function.
         budget: how much, all sessions together.
-        shard_steps: a shard ends where its finished and running episodes have this many steps: at most this many are
-            lost if the process is killed, or those of the running episodes if these alone are more.
-        resume: whether to resume a dataset that has fewer.
-        workers: processes, each with ``num_envs`` environments; one of this machine is this process.
-        drop: outputs of the policy to leave out: ``logits``, ``next/value``, ``params`` and all below it.
-        info_keys: entries of ``info`` that are kept, as ``info/KEY``, or "all" of the first steps.
+        shard_steps: a shard ends where its finished and running episodes have this many steps.
         reward: dtype of rewards; if not given, float64 where float32 would change one of the first steps', else
             float32, and a later reward that does not fit is an error.
-        is_sync: whether each worker collects an equal share, so that the seed decides all of it; or else as much as it
-            can, so that none waits for a slower one.
-        step_timeout: seconds that a step or a reset of an environment may take; then its worker, which has a process of
-            its own, is killed and replaced. Without limit if not given.
     """
 
     environment: EnvSource = "ALE/Pong-v5"
@@ -76,14 +67,13 @@ class Collection:
             raise CollectError("expected a number of steps or of episodes, and not both")
         numbers = {"steps": self.budget.steps, "episodes": self.budget.episodes}
         numbers |= {"envs": self.num_envs, "workers": self.workers}
-        for name, number in {**numbers, "shard_steps": self.shard_steps}.items():
-            if number is not None and number < 1:
-                raise CollectError(f"{name} {number}: expected at least 1")
+        for name, number in {**numbers, "shard_steps": self.shard_steps, "seed": self.seed}.items():
+            least = int(name != "seed")
+            if number is not None and not (isinstance(number, Integral) and number >= least):
+                raise CollectError(f"{name} {number!r}: expected an integer of at least {least}")
         for name, number, most in (("envs", self.num_envs, MAX_ENVS), ("workers", self.workers, MAX_WORKERS)):
             if number > most:
                 raise CollectError(f"{name} {number}: expected at most {most}")
-        if self.seed < 0:
-            raise CollectError(f"seed {self.seed}: expected 0 or more")
         if self.step_timeout is not None and self.step_timeout <= 0:
             raise CollectError(f"step timeout {self.step_timeout:g}: expected more than 0 seconds")
         if self.reward not in (None, *REWARDS):

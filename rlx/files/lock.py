@@ -22,6 +22,7 @@ except ImportError as exc:  # the first module of rlx that needs it
 FILE_NAME = ".lock"
 _LOOKS = 20
 _LOOK_S = 0.01
+_ELSEWHERE = "choose another directory"
 
 
 @contextmanager
@@ -77,7 +78,7 @@ def writer_of(dataset: Path) -> str | None:
 
 
 def _acquired(path: Path, target: Path) -> TextIO:
-    owner = "unknown"
+    owner = ""
     # A reader that looks holds the lock for a moment, a writer for longer.
     for _ in range(_LOOKS):
         if (file := _open(path, target)) is not None:
@@ -96,6 +97,8 @@ def _acquired(path: Path, target: Path) -> TextIO:
                 raise
             file.close()
         time.sleep(_LOOK_S)
+    if not owner:
+        raise DatasetError(f"{target} cannot be written: No such file or directory", hint=_ELSEWHERE)
     message = f"{target} is being written by another process, pid {owner}"
     raise DatasetLockedError(message, hint=f"wait for it, or stop it: kill {owner}")
 
@@ -112,7 +115,7 @@ def _open(path: Path, target: Path) -> TextIO | None:
             return None  # it was there for mkdir, and deleted before mkdir looked what it is
         if exc.errno in FULL:
             raise
-        raise DatasetError(f"{target} cannot be written: {exc.strerror}", hint="choose another directory") from exc
+        raise DatasetError(f"{target} cannot be written: {exc.strerror}", hint=_ELSEWHERE) from exc
 
 
 def _is_named(file: TextIO, path: Path) -> bool:

@@ -8,16 +8,7 @@ from rlx.store.codec import Codec, codec_of
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a dataset is written.
-
-    Args:
-        codec: how pictures are compressed; where not given, what suits the store.
-        jobs: worker processes; one a core, of this machine or of the Ray cluster, where not given.
-        overwrite: whether to start afresh; the dataset that exists stays until the new one is complete.
-        keep_source: whether to keep downloaded files once their shard is written.
-        engine: where workers run: ``local`` or ``ray``; does not change the result.
-        ray_address: of the Ray cluster; see ``rlx.engine.ray_cluster``.
-    """
+    """How a dataset is written, as ``rlx.convert`` has it."""
 
     store: str = "zarr"
     codec: Codec | None = None

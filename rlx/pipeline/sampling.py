@@ -36,17 +36,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The arguments of sampling.
-
-    Args:
-        batch_size: steps in a batch, of all datasets together.
-        batches: how many; fewer where an epoch without replacement has fewer.
-        slice_len: steps per slice; either this or ``num_slices``, or neither for single steps.
-        n_step: steps of a transition; 1 for plain ones.
-        seed: the same seed draws the same steps; without it, fresh entropy.
-        replacement: whether a step, or a trajectory, may be drawn again in the same epoch.
-        strict_length: whether every slice has the length asked for; otherwise short trajectories are drawn whole.
-    """
+    """The arguments of sampling, as of ``rlx.sample``."""
 
     batch_size: int = 128
     batches: int = 1

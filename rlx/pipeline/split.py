@@ -40,7 +40,7 @@ class Division:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        text = ",".join(map(str, self.fractions))
+        text = ",".join(map(str, self.fractions)) or "none"
         if not self.fractions or not all(0 < fraction <= 1 for fraction in self.fractions):
             raise OptionError(f"fractions {text}: expected numbers above 0, at most 1")
         if math.fsum(self.fractions) > 1 + _EXACT:
@@ -61,7 +61,7 @@ class Division:
         for part, end in enumerate(min(round(sum * count), count) for sum in sums):
             if end == start:
                 raise DatasetError(
-                    f"part {part + 1}: {self.fractions[part]} of {count:,} {self._many} is none",
+                    f"part {part + 1} would be empty: {self.fractions[part]} of {count:,} {self._many}",
                     hint="a larger fraction" if self.by == By.TRAJECTORY else "`by` trajectory",
                 )
             parts[order[start:end]] = part

@@ -101,7 +101,9 @@ def picture_keys(schema: Schema, keys: tuple[str, ...]) -> list[str]:
     numeric = [name for name in schema.names(Role.OBSERVATION) if not schema[name].is_text]
     found = list(keys) or [name for name in numeric if len(schema[name].shape) in (2, 3)]
     if not found:
-        raise TransformError(f"no observation is a picture: {', '.join(schema.names(Role.OBSERVATION))}")
+        raise TransformError(
+            f"expected an observation that is a picture, found {', '.join(schema.names(Role.OBSERVATION))}"
+        )
     return found
 
 

@@ -139,7 +139,7 @@ def refuse_text(schema: Schema, keys: Sequence[str]) -> None:
 def valid(fields: Mapping[str, Field]) -> Schema:
     """Return the schema of some fields."""
     if missing := [name for name in REQUIRED if name not in fields]:
-        raise TransformError(f"{missing[0]} would be gone: expected {', '.join(REQUIRED)} in every step")
+        raise TransformError(f"{missing[0]} cannot be left out: expected {', '.join(REQUIRED)} in every step")
     try:
         return Schema(fields)
     except SchemaMismatchError as exc:

@@ -26,6 +26,7 @@ Key = str | tuple[Any, ...]
 Rows = NDArray[np.int64]
 
 
+@runtime_checkable
 class Transform(Protocol):
     """A pure function of the steps of some trajectories; it can be pickled to another process.
 

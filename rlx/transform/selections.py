@@ -82,6 +82,8 @@ class Expression:
     text: str
 
     def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise TransformError(f"expression {self.text!r}: expected a text such as 'return > 10'")
         object.__setattr__(self, "text", self.text.strip())
         kind = self._kind(self._tree())
         if kind != _TRUTH:

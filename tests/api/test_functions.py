@@ -26,12 +26,16 @@ from rlx.errors import (
     OptionError,
     PartialError,
     SourceNotFoundError,
+    TransformError,
+    TransformOptionError,
     UnknownFormatError,
 )
 from rlx.store.layout import SHARDS
 from rlx.transform.scaling import RewardClip
 from tests.conftest import SAMPLE_RUN, Cli
 from tests.factories import make_block, write_dataset
+
+untyped: Any = rlx  # whose types wrong arguments do not have
 
 
 def made(path: Path, first_episode: int = 0) -> Path:
@@ -214,8 +218,11 @@ def test_collect_with_a_policy_and_a_factory(tmp_path: Path) -> None:
     for wrong, message in cases:
         with pytest.raises(OptionError, match=message):
             rlx.collect(**{"env": "CartPole-v1", "output": tmp_path / "new", **wrong})
-    with pytest.raises(CollectError, match="steps 0: expected at least 1"):
-        rlx.collect("CartPole-v1", steps=0)
+    for wrong_steps in (0, "5", 1e3):
+        with pytest.raises(CollectError, match=f"steps {wrong_steps!r}: expected an integer of at least 1"):
+            untyped.collect("CartPole-v1", steps=wrong_steps)
+    with pytest.raises(CollectError, match="seed 'a': expected an integer of at least 0"):
+        untyped.collect("CartPole-v1", seed="a")
 
 
 def test_a_function_called_random_is_seeded_as_any_other(tmp_path: Path) -> None:
@@ -380,6 +387,16 @@ def test_merge(tmp_path: Path, cli: Cli) -> None:
         (lambda: rlx.sample((), output="new.npz"), "no dataset given"),
         (lambda: rlx.push("a", "new", jobs=0), "`jobs` 0: expected at least 1"),
         (lambda: rlx.pull("a", "new", jobs=-1), "`jobs` -1: expected at least 1"),
+        (
+            lambda: untyped.preprocess("a", "new", transform="clip_reward", num_workers="2"),
+            "`num_workers` '2': expected a num",
+        ),
+        (lambda: untyped.convert("a", "new", shards="a-b"), "`shards` 'a-b': expected numbers such as .0, 1."),
+        (lambda: untyped.convert("a", "new", shards=3), "`shards` 3: expected numbers such as .0, 1."),
+        (lambda: untyped.split("a", "0.9,0.1"), "`fractions` '0.9,0.1': expected numbers such as .0.9, 0.1."),
+        (lambda: untyped.split("a", [None]), "`fractions` .None.: expected numbers"),
+        (lambda: untyped.split("a", [], output="new"), "fractions none: expected numbers"),
+        (lambda: untyped.download(["Pong/5"]), "run .'Pong/5'.: expected one, such as Pong/5"),
     ],
 )
 def test_wrong_lists_and_numbers_are_named(
@@ -390,6 +407,12 @@ def test_wrong_lists_and_numbers_are_named(
     with pytest.raises(OptionError, match=message):
         wrong()
     assert os.listdir() == ["a"]
+    for transform in (3, lambda steps: steps):
+        with pytest.raises(TransformOptionError, match="expected a text or a transform") as raised:
+            untyped.preprocess("a", "new", transform=transform)
+        assert raised.value.hint == "`fn` takes a function"
+    with pytest.raises(TransformError, match="expression 3: expected a text"):
+        untyped.open("a").filter(3)
 
 
 def test_lists_of_any_kind(tmp_path: Path) -> None:

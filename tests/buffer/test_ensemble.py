@@ -107,7 +107,7 @@ def test_arguments_that_do_not_go_together() -> None:
 def test_shapes_that_do_not_stack() -> None:
     other = ReplayBuffer(storage=LazyTensorStorage(10))
     other.extend(TensorDict({"a": torch.zeros(5, 3)}, [5]))
-    with pytest.raises(SchemaMismatchError, match="do not stack"):
+    with pytest.raises(SchemaMismatchError, match=r"do not stack: {'a': \[\[2\], \[2, 3\]\]}"):
         ReplayBufferEnsemble(filled(0), other, sample_from_all=True).sample(4)
 
 

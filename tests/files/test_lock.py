@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlx.errors import DatasetLockedError, IncompleteDatasetError
+from rlx.errors import DatasetError, DatasetLockedError, IncompleteDatasetError
 from rlx.files import lock
 from rlx.store.dataset import Dataset
 from tests.factories import make_block, write_dataset
@@ -37,6 +37,12 @@ def test_the_second_process_is_told_of_the_first(tmp_path: Path) -> None:
     # It dies with its process, and whatever that left does not matter.
     with lock.writing(path):
         assert (path / ".lock").read_text().strip().isdecimal()
+
+
+def test_a_directory_that_cannot_be_made_is_not_called_locked() -> None:
+    with pytest.raises(DatasetError, match=r"/proc/new/data cannot be written: No such file") as caught:
+        lock.writing(Path("/proc/new/data")).__enter__()
+    assert not isinstance(caught.value, DatasetLockedError)
 
 
 def test_a_directory_that_came_to_nothing_is_removed(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class TestDivision:
 
     @pytest.mark.parametrize(("by", "problem"), [(By.TRAJECTORY, "0.01 of 20 trajectories"), (By.SHARD, "4 shards")])
     def test_a_part_without_any_is_named(self, dataset: Path, by: By, problem: str) -> None:
-        with pytest.raises(DatasetError, match=f"part 2: .*{problem} is none"):
+        with pytest.raises(DatasetError, match=f"part 2 would be empty: .*{problem}"):
             shared_out(dataset, "ab", Division([0.9, 0.01], by))
         assert not (dataset.parent / "a").exists()
 

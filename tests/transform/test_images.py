@@ -118,7 +118,7 @@ def test_only_the_fields_that_are_named() -> None:
     ("dtype", "shape", "message"),
     [
         ("int64", (8, 8), "observation is int64: expected uint8, uint16"),
-        ("uint8", (8,), "no observation is a picture: observation"),
+        ("uint8", (8,), "expected an observation that is a picture, found observation"),
         ("uint8", (8, 8, 8), r"observation is uint8\[8, 8, 8\]: expected pictures \[H, W\]"),
     ],
 )

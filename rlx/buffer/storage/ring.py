@@ -40,7 +40,7 @@ class RingStorage(SavedSteps, Storage, ABC):
     def __init__(self, max_size: int, *, ndim: int = 1) -> None:
         if max_size < 1 or ndim < 1:
             raise ValueError(f"max_size {max_size}, ndim {ndim}: expected 1 or more of each")
-        self.max_size = max_size
+        self.max_size = int(max_size)  # of 1e6, as in TorchRL
         self.ndim = ndim
         self._schema: StepSchema = {}
         self._lane_shape: tuple[int, ...] = ()

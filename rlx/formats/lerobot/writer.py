@@ -60,7 +60,7 @@ class LeRobotExporter:
         names = features_of(schema, noted)
         losses = common_losses(experience, unrecorded=False, episodes=True)
         if not is_timed(schema) and _fps(noted) is None:
-            losses.append(f"steps without a time: it has them {_FPS} a second")
+            losses.append(f"steps without timestamps: they get {_FPS} per second")
         held = {*names, "terminated", "truncated", *([TASK] if has_tasks(schema) else [])}
         losses += left_out([name for name in schema if name not in held])
         return losses + [loss for name in names for loss in feature_of(schema[name]).arranged.loss(name, schema[name])]

@@ -191,3 +191,9 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(SchemaMismatchError, match="expected at least one tensor, found none"):
         TensorStorage(TensorDict({}, [3]))
     assert len(TensorStorage(numbered(), 10)) == 10
+
+
+def test_a_size_may_be_written_as_a_float() -> None:
+    storage = LazyTensorStorage(1e2)  # type: ignore[arg-type]
+    assert storage.append(TensorDict({"a": torch.arange(5)}, [5])).tolist() == [0, 1, 2, 3, 4]
+    assert repr(storage) == "LazyTensorStorage(max_size=100, ndim=1, steps=5)"

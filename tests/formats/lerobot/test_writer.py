@@ -37,7 +37,7 @@ from tests.factories import write_dataset
 from tests.formats.lerobot.peer import lerobot_datasets
 
 GOLDEN = Path(__file__).parents[2] / "golden/lerobot"
-TIMES = "steps without a time: it has them 10 a second"
+TIMES = "steps without timestamps: they get 10 per second"
 
 
 class TestLeRobot(DatasetExporterContract):
