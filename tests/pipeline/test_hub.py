@@ -9,7 +9,11 @@ from huggingface_hub import constants
 import rlx
 from rlx.errors import DatasetExistsError, DatasetLockedError, DatasetNotFoundError, OptionError, PartialError
 from rlx.files.retry import RetryPolicy
+from rlx.pipeline.export import EXPORT_FORMATS, export
+from rlx.progress import Silent
 from rlx.store.verification import verify
+from tests.bad_files import NAMES
+from tests.contracts.dataset_exporter import whole_dataset
 from tests.hub_server import Fault, HubServer, Request
 from tests.pipeline.datasets import tree
 from tests.pipeline.pushes import files, write
@@ -183,6 +187,19 @@ def test_files_of_the_hub_are_converted_with_their_commit(hub: HubServer, datase
     assert manifest["notes"]["origin"] == f"hf://datasets/me/steps@{commit}/steps.npz"
     assert "hf://datasets/me/steps/steps.npz" in manifest["lineage"][-1]["command"]
     assert len(rlx.open(tmp_path / "out")) == 24
+
+
+@pytest.mark.parametrize("format", EXPORT_FORMATS)
+def test_every_format_is_read_from_the_hub(format: str, hub: HubServer, tmp_path: Path) -> None:
+    data = whole_dataset(tmp_path / "data", "pictures" if format in ("dopamine", "hf_parquet") else "vectors").path
+    path = tmp_path / "out" / NAMES.get(format, "a.h5")
+    export(data, path, format, progress=Silent())
+    written = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    hub.add("me/other", {file.relative_to(path.parent).as_posix(): file.read_bytes() for file in written})
+    rlx.convert(f"hf://datasets/me/other/{path.name}", tmp_path / "there")
+    rlx.convert(path, tmp_path / "here")
+    shards = [tree(tmp_path / place / "shards") for place in ("there", "here")]
+    assert shards[0] == shards[1]
 
 
 def test_private_is_of_the_hub_alone(dataset: Path, tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def _text_kind(root: Path, path: str, batch: tuple[int, ...]) -> RowType | None:
 def _texts(root: Path, path: str, dimensions: int) -> str | NDArray[Any] | None:
     """Return the text of all steps, or [S, ...] those of each; None where there is something else."""
     file = root / path / METADATA
-    if not file.is_file() or not file.resolve().is_relative_to(root.resolve()):
+    if not file.is_file() or not _is_inside(file, root):
         return None
     entry = read_object(file, max_bytes=_MAX_TEXT_BYTES)
     data = entry.get("data")
@@ -183,6 +183,13 @@ def _texts(root: Path, path: str, dimensions: int) -> str | NDArray[Any] | None:
     return texts if all(isinstance(text, str) for text in texts.flat) else None
 
 
+def _is_inside(file: Path, root: Path) -> bool:
+    """Return whether a file is below a directory, or in the blobs that a snapshot of huggingface_hub links to."""
+    there, root = file.resolve(), root.resolve()
+    blobs = [parent.parent / "blobs" for parent in root.parents if parent.name == "snapshots"]
+    return any(map(there.is_relative_to, [root, *blobs]))
+
+
 def _shape(found: Any, place: object) -> tuple[int, ...]:
     if not isinstance(found, list) or not all(type(size) is int and 0 <= size < _MAX_SIZE for size in found):
         raise CorruptShardError(f"{place}: shape: expected a list of numbers, found {found!r:.80}")
@@ -194,7 +201,7 @@ def _checked(root: Path, path: str, kind: RowType, rows: int) -> Path:
     file = root / f"{path}{SUFFIX}"
     if not file.is_file():
         raise SourceNotFoundError(f"{file} is missing")
-    if not file.resolve().is_relative_to(root.resolve()):
+    if not _is_inside(file, root):
         raise CorruptShardError(f"{file}: leads out of {root}")
     expected, found = rows * _row_bytes(kind), file.stat().st_size
     if found != expected:
