@@ -62,7 +62,9 @@ class Mirrors:
         if len(self._locations) == 1:  # nothing to compare, so one request suffices
             return self._locations[0].fetch(name, directory, progress, cancel=cancel)
         answers = self._asked(name, cancel)
-        expected, refused = self._expected(answers), self._refused.get(name, [])
+        refused = self._refused.get(name, [])
+        # The checksum of a file that turned out to be damaged says nothing of the others.
+        expected = self._expected([answer for answer in answers if answer[0] not in refused])
         errors: list[SourceError] = []
         for location, answer in answers:
             if location in refused:

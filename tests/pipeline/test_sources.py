@@ -118,6 +118,18 @@ def test_a_damaged_shard_is_noticed_without_any_checksum_of_the_servers(
     assert fetch(places(*servers), tmp_path / "none").failed_shards == [f"{shard:05d}"]
 
 
+def test_the_checksum_of_a_damaged_shard_does_not_count(
+    servers: tuple[GcsServer, GcsServer], undisturbed: dict[str, str], tmp_path: Path
+) -> None:
+    first, second = servers
+    damaged = first.directory / RLU_NAMES[1]
+    damaged.write_bytes(damaged.read_bytes()[:-9] + bytes(9))
+    report = fetch([(Base(server.url), quick(server)) for server in servers], tmp_path / "set")
+    assert not report.failures
+    assert tree_from_anywhere(report.dataset) == undisturbed
+    assert bases_of(report.dataset)[1] == second.url
+
+
 def test_a_transfer_that_breaks_off_is_not_resumed_with_other_bytes(
     servers: tuple[GcsServer, GcsServer], undisturbed: dict[str, str], tmp_path: Path
 ) -> None:
