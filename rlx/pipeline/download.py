@@ -172,7 +172,7 @@ def _check_order(listed: Manifest, source: Source, url: str) -> None:
     if there != wanted:
         names = ("atari_episodes_ordered", "atari_episodes")
         raise DatasetExistsError(
-            f"the dataset has shards of {names[there]}, and {url} has {names[wanted]}: mixed, episodes could repeat",
+            f"{url} has {names[wanted]}, the dataset shards of {names[there]}: mixing them could repeat episodes",
             hint="`overwrite` starts afresh; or choose another directory",
         )
 

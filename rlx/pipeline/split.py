@@ -126,6 +126,5 @@ def _check_places(dataset: Dataset, destinations: Sequence[Path]) -> None:
         check_apart(dataset.path, destination)
         for other in destinations[:number]:
             if clash(other, destination):
-                raise DatasetExistsError(
-                    f"{destination} is given twice, also as {other}: expected a directory for each part"
-                )
+                also = "" if other == destination else f", also as {other}"
+                raise DatasetExistsError(f"{destination} is given twice{also}: expected a directory for each part")

@@ -155,7 +155,7 @@ def test_the_copy_in_another_order_is_used_alone(files: Path, tmp_path: Path) ->
         ordered.fault("*", Fault(status=403), times=None, method="*")
         with pytest.raises(ForbiddenError):
             fetch(bases, tmp_path / "set")
-        with pytest.raises(DatasetExistsError, match="has shards of atari_episodes_ordered"):
+        with pytest.raises(DatasetExistsError, match="shards of atari_episodes_ordered: mixing them"):
             fetch(bases[1:], tmp_path / "set")
         report = fetch(bases, tmp_path / "other")
         assert not report.failures

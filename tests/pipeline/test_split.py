@@ -185,6 +185,8 @@ class TestPlaces:
                 rlx.split(dataset, [0.5, 0.5], output=destinations, overwrite=True)
         assert not list(there.iterdir())
         assert not (dataset.parent / "a").exists()
+        with pytest.raises(DatasetExistsError, match="there is given twice: expected a directory for each part"):
+            rlx.split(dataset, [0.5, 0.5], output=[there, there])
 
     def test_names_that_differ_in_case(self, dataset: Path) -> None:
         if (dataset.parent / "SET").exists():
