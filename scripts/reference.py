@@ -3,6 +3,7 @@
 The pages are built with the site and not committed: docstrings are their source.
 """
 
+import ast
 import inspect
 import re
 import textwrap
@@ -15,6 +16,7 @@ from typing import Any
 
 PACKAGES = ("rlx", "rlx.buffer", "rlx.collector", "rlx.datasets", "rlx.results", "rlx.errors")
 DIRECTORY = Path(__file__).parents[1] / "docs" / "reference"
+INTEGRATIONS = "rlx.integrations"
 _SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Example")
 _WIDTH = 88
 _INDEX = """# Python
@@ -33,8 +35,48 @@ the first steps of a run whose files are in the directory `dqn`.
 def reference() -> dict[Path, str]:
     """Return the pages by their paths."""
     rows = "\n".join(f"| [{name}]({name}.md) | {_line(_text(import_module(name)))} |" for name in PACKAGES)
+    rows += f"\n| [{INTEGRATIONS}]({INTEGRATIONS}.md) | {_line(_text(import_module(INTEGRATIONS)))} |"
     pages = {DIRECTORY / "index.md": _INDEX.format(rows=rows).rstrip() + "\n"}
+    pages[DIRECTORY / f"{INTEGRATIONS}.md"] = integrations()
     return pages | {DIRECTORY / f"{name}.md": page(name) for name in PACKAGES}
+
+
+def integrations() -> str:
+    """Return the page of the integrations, read from their source: importing one needs the other project.
+
+    It has the classes and functions that docs/python.md names.
+    """
+    package = import_module(INTEGRATIONS)
+    named = (DIRECTORY.parent / "python.md").read_text()
+    parts = [f"# {INTEGRATIONS}", _markdown(_text(package))]
+    for file in sorted(Path(package.__path__[0]).glob("[a-z]*.py")):
+        module = ast.parse(file.read_text())
+        parts += [f"## {INTEGRATIONS}.{file.stem}", _markdown(ast.get_docstring(module) or "")]
+        for node in module.body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and re.search(rf"\b{node.name}\b", named):
+                anchor = _anchor(INTEGRATIONS, f"{file.stem}.{node.name}")
+                parts += [f"### {file.stem}.{node.name} {{#{anchor}}}", _written_signature(node)]
+                parts.append(_markdown(ast.get_docstring(node) or ""))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _written_signature(node: ast.ClassDef | ast.FunctionDef) -> str:
+    """Return the signature of a function, or of a class's constructor, as its source has it."""
+    made = (one for one in getattr(node, "body", ()) if isinstance(one, ast.FunctionDef) and one.name == "__init__")
+    function = node if isinstance(node, ast.FunctionDef) else next(made)
+    given = function.args
+    plain = [None] * (len(given.args) - len(given.defaults)) + list(given.defaults)
+    words = [(one, default) for one, default in zip(given.args, plain, strict=True) if one.arg != "self"]
+    listed = [ast.unparse(_alone(one, default)) for one, default in words]
+    listed += ["*"] * bool(given.kwonlyargs)
+    listed += [ast.unparse(_alone(*one)) for one in zip(given.kwonlyargs, given.kw_defaults, strict=True)]
+    returned = f" -> {ast.unparse(function.returns)}" if function is node and function.returns else ""
+    lines = "".join(f"    {word},\n" for word in listed)
+    return f"```python\n{node.name}(\n{lines}){returned}\n```"
+
+
+def _alone(argument: ast.arg, default: ast.expr | None) -> ast.arguments:
+    return ast.arguments([], [argument], None, [], [], None, [] if default is None else [default])
 
 
 def members(package: str) -> dict[str, Any]:

@@ -50,6 +50,7 @@ def test_the_sdist_has_what_tests_need(built: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "LICENSE", "README.md", "constraints.txt", "tests/conftest.py", "scripts/check"} <= names
+    assert {"packaging/Dockerfile", "packaging/conda/recipe.yaml", ".dockerignore"} <= names
 
 
 @pytest.fixture(scope="module")

@@ -59,3 +59,15 @@ def test_a_page_is_valid_markdown(pages: dict[str, str]) -> None:
     assert "- `storage`: " in pages["rlx.buffer"]
     assert "### Dataset.trajectory {#rlx-dataset-trajectory}" in pages["rlx"]
     assert "\n    fractions: Iterable[float],\n    *,\n    by: " in pages["rlx"]
+
+
+def test_integrations_are_described_without_their_projects(pages: dict[str, str]) -> None:
+    page = pages["rlx.integrations"]
+    modules = sorted(file.stem for file in (DIRECTORY.parents[1] / "rlx/integrations").glob("[a-z]*.py"))
+    assert re.findall(r"^## rlx\.integrations\.(\w+)$", page, re.MULTILINE) == modules
+    headings = re.findall(r"^### (\w+)\.(\w+) \{#", page, re.MULTILINE)
+    assert {module for module, _ in headings} == set(modules)
+    assert ("record", "RecordVectorExperience") in headings
+    assert ("record", "Recorder") not in headings
+    assert page.count("\n**Arguments**\n") == len(headings)
+    assert "\n    *,\n    shard_steps: int=100000,\n" in page
