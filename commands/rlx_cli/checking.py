@@ -78,8 +78,8 @@ def repair(
       rlx repair ./pong --delete
 
     Moves damaged shards to .damaged in the dataset's directory, and prints the lost
-    steps and the command that restores them. Leaves shards alone that cannot be
-    read, as without permission or on a failing disk, and then exits with 1.
+    steps and the command that restores them. Keeps shards that cannot be
+    read (no permission, a failing disk), and then exits with 1.
     """
     import rlx
 
@@ -194,9 +194,8 @@ def diff(
       rlx diff Pong/5 hf://datasets/ORG/pong-5
       rlx diff before after --json
 
-    Compares manifest, lineage, trajectories and steps, and exits with 1 if they differ. Stores, codecs and numbers of
-    shards may differ; each is then one difference. Files with equal lengths and checksums in both manifests are not
-    read.
+    Compares manifest, lineage, trajectories and steps, and exits with 1 if they differ. Another store, codec or
+    number of shards is one difference each. Files with equal lengths and checksums in both manifests are not read.
     """
     import rlx
 

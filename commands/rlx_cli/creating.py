@@ -205,7 +205,7 @@ def convert(
       rlx convert Pong/5 pong-archive --codec zstd:level=19,chunk=32
       rlx convert door door.hdf5 --to d4rl
 
-    Run again to resume a conversion to a dataset, or to keep a finished export. An export to another project's format
+    Run again to resume a conversion to a dataset; a finished export is kept. An export to another project's format
     first warns of data that the format cannot hold.
     """
     import rlx

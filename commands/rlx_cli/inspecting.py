@@ -57,8 +57,8 @@ def inspect(
       rlx inspect s3://bucket/pong
 
     Returns and lengths are of whole episodes, from a reset to the end that the environment gave; pieces of episodes
-    are counted separately. Reads only the manifest; of a local dataset of one or two shards, and with --trajectories,
-    also the trajectory table, and with --plot also rewards and actions.
+    are counted separately. Reads only the manifest, unless --trajectories needs the trajectory table, or --plot
+    rewards and actions; the table of one or two local shards is always read.
     """
     import rlx
 

@@ -233,7 +233,7 @@ def split(
       rlx split pong --fractions 0.8,0.1,0.1 --by shard --seed 1
 
     Every trajectory goes to one part, determined by the seed and the fractions alone. If the fractions sum to less
-    than 1, the remaining fraction is dropped. Shards that go to one part whole, as all do with --by shard, are
+    than 1, the remaining fraction is dropped. Shards that go whole to one part, as with --by shard, are
     hard-linked.
     """
     import rlx
