@@ -5,12 +5,13 @@ Endpoint, token, cache and offline mode are those of huggingface_hub: ``HF_ENDPO
 turns it off.
 """
 
+import io
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 from urllib.parse import quote
 
 from rlx.errors import DownloadError, SourceError, SourceNotFoundError
@@ -29,6 +30,34 @@ if TYPE_CHECKING:
 _MAIN = "main"
 _CONCURRENT = 8
 T = TypeVar("T")
+
+
+class _Count:
+    """How far a file was sent; what is sent again is not counted again."""
+
+    def __init__(self, file: Upload) -> None:
+        self.file = file
+        self._reached = 0
+
+    def reach(self, place: int) -> None:
+        """Count the bytes up to a place."""
+        if place > self._reached:
+            self.file.sent(place - self._reached)
+            self._reached = place
+
+
+class _Counted(io.FileIO):
+    """A file that counts what is read of it."""
+
+    def __init__(self, path: str, count: _Count) -> None:
+        super().__init__(path)
+        self._count = count
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return the next bytes."""
+        piece = super().read(-1 if size is None else size)
+        self._count.reach(self.tell())
+        return piece
 
 
 class Hub(WritableLocation):
@@ -252,10 +281,21 @@ class Hub(WritableLocation):
         """Upload files by few requests, except those that the hub's storage already has."""
         from huggingface_hub import CommitOperationAdd  # noqa: PLC0415
 
+        class Addition(CommitOperationAdd):
+            """A file that says what is read of it while it is sent."""
+
+            @contextmanager
+            def as_file(self, with_tqdm: bool = False) -> "Iterator[BinaryIO]":  # noqa: ARG002
+                with _Counted(str(self.path_or_fileobj), counts[self.path_in_repo]) as opened:
+                    yield cast("BinaryIO", opened)
+
+        counts = {self._in_repo(file.name): _Count(file) for file in files}
         for file in files:
             for _ in file.pieces():  # checked before it is sent
                 pass
-        self._stage([CommitOperationAdd(self._in_repo(file.name), str(file.path)) for file in files])
+        self._stage([Addition(name, str(count.file.path)) for name, count in counts.items()])
+        for count in counts.values():  # also of what the hub has, or gets with the commit or by Xet
+            count.reach(count.file.bytes)
 
     def _stage(self, additions: "Sequence[CommitOperationAdd]") -> None:
         self._ask(

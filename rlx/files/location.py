@@ -279,6 +279,7 @@ class Upload:
     Args:
         pieces: reads it; raises if the bytes are not those.
         crc32c: of its bytes, eight hex digits.
+        sent: receives the number of bytes that were sent, each counted once.
     """
 
     name: str
@@ -286,6 +287,13 @@ class Upload:
     pieces: Callable[[], Iterator[bytes]] = field(repr=False)
     bytes: int
     crc32c: str
+    sent: Callable[[int], None] = field(repr=False)
+
+
+def _counted(file: Upload) -> Iterator[bytes]:
+    for piece in file.pieces():
+        file.sent(len(piece))
+        yield piece
 
 
 class WritableLocation(Location):
@@ -337,7 +345,7 @@ class WritableLocation(Location):
     def put_all(self, files: Sequence[Upload]) -> None:
         """Write files, each as ``put`` does."""
         for file in files:
-            self.put(file.name, file.pieces(), bytes=file.bytes, crc32c=file.crc32c)
+            self.put(file.name, _counted(file), bytes=file.bytes, crc32c=file.crc32c)
 
     @abstractmethod
     def list(self, below: str) -> Iterator[FileStat]:

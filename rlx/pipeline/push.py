@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from rlx.errors import (
@@ -333,7 +334,8 @@ class _Sending:
 
     def _upload(self, name: str, cancel: Cancel) -> Upload:
         record, path = self._plan.wanted[name], self._dataset / name
-        return Upload(name, path, lambda: self._checked(path, record, cancel), record.bytes, record.crc32c)
+        sent = partial(self._progress.advance, "bytes")
+        return Upload(name, path, lambda: self._checked(path, record, cancel), record.bytes, record.crc32c, sent)
 
     def _checked(self, path: Path, record: FileRecord, cancel: Cancel) -> Iterator[bytes]:
         """Yield the content of a file; raise an error at its end if it does not match the manifest."""
@@ -342,7 +344,6 @@ class _Sending:
             for piece in pieces_of(path):
                 cancel.check()
                 digests.update(piece)
-                self._progress.advance("bytes", len(piece))
                 yield piece
         except OSError as exc:
             if exc.errno in ABSENT:

@@ -59,6 +59,33 @@ def test_no_bars_of_another_program_are_drawn(
     assert capsys.readouterr() == ("", "")
 
 
+class Counting(Silent):
+    """Progress that adds up what was sent."""
+
+    sent = 0
+
+    def advance(self, unit: str, amount: int) -> None:
+        if unit == "bytes":
+            self.sent += amount
+
+
+def test_bytes_are_counted_as_they_are_sent(hub: HubServer, dataset: Path) -> None:
+    progress, counted = Counting(), list[int]()
+    failures = iter([Fault(500), Fault(500)])
+
+    def note(request: Request) -> Fault | None:
+        if request.method == "PUT":
+            counted.append(progress.sent)
+            return next(failures, None)
+        return None
+
+    hub.faults = note
+    report = rlx.push(dataset, URL, jobs=1, progress=progress)
+    assert progress.sent == report.transferred_bytes
+    assert counted == sorted(counted)
+    assert len(set(counted)) > len(counted) / 2  # not batch by batch
+
+
 def test_few_requests_push_and_open(hub: HubServer, dataset: Path) -> None:
     rlx.push(dataset, URL)
     sends = [request for request in hub.requests if request.method == "PUT"]
