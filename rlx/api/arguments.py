@@ -8,7 +8,7 @@ have equal manifests, and so are passwords and tokens.
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
@@ -100,7 +100,8 @@ def check_source_format(format: str | None) -> None:
 
 
 def check_number(option: str, value: float | None, minimum: float, maximum: float | None = None) -> None:
-    """Raise OptionError if a number is out of range; None, the default, is always accepted.
+    """Raise OptionError if a number is out of range, or not whole where the maximum is not 1; None, the default, is
+    always accepted.
 
     Example:
         >>> check_number("jobs", 0, 1)
@@ -108,8 +109,8 @@ def check_number(option: str, value: float | None, minimum: float, maximum: floa
         ...
         rlx.errors.OptionError: `jobs` 0: expected at least 1
     """
-    if value is not None and not isinstance(value, Real):
-        raise OptionError(f"`{option}` {value!r}: expected a number")
+    if value is not None and not isinstance(value, Real if maximum == 1 else Integral):
+        raise OptionError(f"`{option}` {value!r}: expected a {'' if maximum == 1 else 'whole '}number")
     if value is not None and not (minimum <= value and (maximum is None or value <= maximum)):
         expected = f"at least {minimum}" if maximum is None else f"{minimum} to {maximum}"
         raise OptionError(f"`{option}` {value}: expected {expected}")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict, overload
 
@@ -107,8 +108,8 @@ class ReplayBuffer(Preprocessing):
         generator: torch.Generator | None = None,
         dim_extend: int | None = None,
     ) -> None:
-        if batch_size is not None and batch_size < 1:
-            raise ValueError(f"batch of {batch_size} steps: expected 1 or more")
+        if batch_size is not None:
+            self._size(batch_size)
         if prefetch and batch_size is None:
             raise ValueError("prefetch requires batch_size")
         self._storage: Storage = ListStorage(1_000) if storage is None else as_storage(storage)
@@ -331,8 +332,8 @@ class ReplayBuffer(Preprocessing):
         if batch_size is None and self._batch_size is None:
             raise ValueError("no batch size: give one to sample or to the buffer")
         size = self._batch_size if batch_size is None else batch_size
-        if size is None or size < 1:
-            raise ValueError(f"batch of {size} steps: expected 1 or more")
+        if not isinstance(size, Integral) or size < 1:
+            raise ValueError(f"batch of {size!r} steps: expected an integer of at least 1")
         return size
 
     def _sample(self, size: int) -> tuple[Draw, TensorDictBase]:

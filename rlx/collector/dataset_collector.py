@@ -69,7 +69,8 @@ class Collection:
         numbers |= {"envs": self.num_envs, "workers": self.workers}
         for name, number in {**numbers, "shard_steps": self.shard_steps, "seed": self.seed}.items():
             least = int(name != "seed")
-            if number is not None and not (isinstance(number, Integral) and number >= least):
+            wanted = name not in ("steps", "episodes") or number is not None
+            if wanted and not (isinstance(number, Integral) and number >= least):
                 raise CollectError(f"{name} {number!r}: expected an integer of at least {least}")
         for name, number, most in (("envs", self.num_envs, MAX_ENVS), ("workers", self.workers, MAX_WORKERS)):
             if number > most:

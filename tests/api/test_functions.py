@@ -221,8 +221,9 @@ def test_collect_with_a_policy_and_a_factory(tmp_path: Path) -> None:
     for wrong_steps in (0, "5", 1e3):
         with pytest.raises(CollectError, match=f"steps {wrong_steps!r}: expected an integer of at least 1"):
             untyped.collect("CartPole-v1", steps=wrong_steps)
-    with pytest.raises(CollectError, match="seed 'a': expected an integer of at least 0"):
-        untyped.collect("CartPole-v1", seed="a")
+    for seed in ("a", None, 1.5, -1):
+        with pytest.raises(CollectError, match=f"seed {seed!r}: expected an integer of at least 0"):
+            untyped.collect("CartPole-v1", seed=seed)
 
 
 def test_a_function_called_random_is_seeded_as_any_other(tmp_path: Path) -> None:
@@ -389,8 +390,10 @@ def test_merge(tmp_path: Path, cli: Cli) -> None:
         (lambda: rlx.pull("a", "new", jobs=-1), "`jobs` -1: expected at least 1"),
         (
             lambda: untyped.preprocess("a", "new", transform="clip_reward", num_workers="2"),
-            "`num_workers` '2': expected a num",
+            "`num_workers` '2': expected a whole",
         ),
+        (lambda: untyped.sample("a", batch_size=1e2), "`batch_size` 100.0: expected a whole number"),
+        (lambda: untyped.sample("a", n_step=2, gamma="1"), "`gamma` '1': expected a number"),
         (lambda: untyped.convert("a", "new", shards="a-b"), "`shards` 'a-b': expected numbers such as .0, 1."),
         (lambda: untyped.convert("a", "new", shards=3), "`shards` 3: expected numbers such as .0, 1."),
         (lambda: untyped.split("a", "0.9,0.1"), "`fractions` '0.9,0.1': expected numbers such as .0.9, 0.1."),

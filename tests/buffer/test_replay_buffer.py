@@ -114,9 +114,9 @@ def test_batch_sizes_that_do_not_go_together() -> None:
         buffer().sample()
     with pytest.raises(ValueError, match="no batch size"):
         next(iter(buffer()))
-    with pytest.raises(ValueError, match="expected 1 or more"):
+    with pytest.raises(ValueError, match="expected an integer of at least 1"):
         buffer().sample(0)
-    with pytest.raises(ValueError, match="expected 1 or more"):
+    with pytest.raises(ValueError, match="expected an integer of at least 1"):
         buffer(batch_size=0)
     with pytest.raises(ValueError, match="prefetch requires batch_size"):
         buffer(prefetch=2)
@@ -397,3 +397,11 @@ def test_lanes_may_change_while_nothing_is_stored() -> None:
     assert buffer[:]["a"].tolist() == [[0, 1], [2, 3], [4, 5]]
     with pytest.raises(SchemaMismatchError, match="the first steps of a storage with lanes: expected append"):
         LazyTensorStorage(12, ndim=2).set(np.arange(2), TensorDict({"a": torch.zeros(2)}, [2]))
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, 4.0, "4"])
+def test_a_batch_size_that_is_no_number_of_steps(size: Any) -> None:
+    with pytest.raises(ValueError, match=f"batch of {size!r} steps: expected an integer of at least 1"):
+        ReplayBuffer(storage=LazyTensorStorage(10), batch_size=size)
+    with pytest.raises(ValueError, match=f"batch of {size!r} steps: expected an integer of at least 1"):
+        ReplayBuffer(storage=LazyTensorStorage(10)).sample(size)
