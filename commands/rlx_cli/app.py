@@ -5,7 +5,6 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
-from importlib.metadata import version
 from types import MappingProxyType
 from typing import Annotated, Any, cast
 
@@ -91,7 +90,9 @@ for _name, _command in _COMMANDS.items():
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"rlx {version('rlx')}")
+        from rlx import __version__
+
+        typer.echo(f"rlx {__version__}")
         raise typer.Exit
 
 

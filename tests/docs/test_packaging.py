@@ -25,6 +25,7 @@ def test_the_recipe_requires_what_the_package_does() -> None:
     bounds = {str(Requirement(each)) for extra in PROJECT["optional-dependencies"].values() for each in extra}
     assert {one.replace(" ", "") for one in recipe["requirements"]["run_constraints"]} <= bounds
     assert recipe["context"]["version"] == PROJECT["version"]
+    assert str(yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"]) == PROJECT["version"]
     lowest = PROJECT["requires-python"].removeprefix(">=")
     assert recipe["build"]["skip"] == ["win", f'match(python, "<{lowest}")']
     entry = [f"{name} = {target}" for name, target in PROJECT["scripts"].items()]
