@@ -122,17 +122,12 @@ def _flat(tree: Any, parents: Key = ()) -> Iterator[tuple[Key, Any]]:
 class TensorDictPolicy:
     """A policy that writes ``action`` and any other keys into a TensorDict of batch size [n].
 
-    It finds there ``observation``, the parts of an observation that has any also at the root, ``is_init`` [n, 1], the
-    flags ``done``, ``terminated`` and ``truncated`` [n, 1] of the state before the action, which are False, and its
-    state. Its state is what it writes under ``next`` and reads at the root: of a module, the keys that are in
-    ``in_keys`` and, under ``next``, in ``out_keys``; of a function the keys of its ``initial_state``, or, as it does
-    not say what it reads, all keys that it writes under ``next`` and not at the root.
+    The TensorDict has ``observation`` and its parts, ``is_init`` [n, 1], the flags of the state before the action, all
+    False, and the state of the policy: the keys that it writes under ``next`` and reads at the root (``in_keys`` and
+    ``out_keys`` of a module). docs/collecting.md says how the state of a function is found, and what it starts from.
 
-    Keys at the root that begin with ``_`` are kept for the next step, whatever episode it belongs to: so torchrl's
-    module for Ornstein-Uhlenbeck noise keeps its state, and resets it where ``is_init`` is set.
-
-    A state starts from the attribute ``initial_state`` of the policy or of a module in it, a dict of tensors of one
-    environment; from what torchrl's ``make_tensordict_primer`` says; or from zeros.
+    Keys at the root that begin with ``_`` are kept for the next step, of any episode, as torchrl's module for
+    Ornstein-Uhlenbeck noise expects.
 
     Args:
         device: where its inputs go; where its parameters are if not given.
