@@ -5,14 +5,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
 
+import cloudpickle
 import psutil
 import pytest
 
-from rlx.engine.actor import ActorDiedError
+from rlx.engine.actor import ActorDiedError, answered, made, settle, unpickled
 from rlx.engine.local_actors import LocalActors
-from tests.contracts.actor_functions import Adder, Closing
+from rlx.errors import CollectError
+from tests.contracts.actor_functions import Adder, Closing, failing_to_start, misbehaving
 from tests.contracts.actors import ActorsContract
 from tests.pipeline.datasets import wait_until
 
@@ -129,3 +135,27 @@ def _lives(process: psutil.Process) -> bool:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+def _answer(make: Callable[[Any], Callable[[Any], Any]], argument: Any, task: Any) -> Future[Any]:
+    """What an actor of this function answers, in the bytes that both sides send."""
+    future: Future[Any] = Future()
+    function = made(lambda: unpickled(cloudpickle.dumps((make, argument))))
+    settle(future, answered(function, cloudpickle.dumps(task)))
+    return future
+
+
+def test_answers_and_errors_travel_as_bytes() -> None:
+    assert _answer(Adder, 40, 2).result() == 42
+    failed = _answer(Adder, 0, "fail").exception()
+    assert isinstance(failed, CollectError)
+    assert (str(failed), failed.hint) == ("too hot", "wait")
+    assert "in the other process" in failed.__notes__[0]
+    assert str(_answer(failing_to_start, "no arena", 1).exception()) == "no arena"
+    changed = _answer(misbehaving, None, "exception").exception()
+    assert isinstance(changed, RuntimeError)
+    assert str(changed) == "CannotBeMadeAgain: 1 and 2"
+    assert isinstance(_answer(misbehaving, None, "generator").exception(), TypeError)
+    future: Future[Any] = Future()
+    settle(future, b"no pickle")
+    assert isinstance(future.exception(), UnpicklingError)

@@ -2,14 +2,17 @@
 
 import os
 from concurrent.futures import BrokenExecutor
+from multiprocessing import Pipe
 from pathlib import Path
 
 import psutil
 import pytest
 
+from rlx.engine import local_engine
+from rlx.engine.engines import cores, open_engine
 from rlx.engine.local_engine import LocalEngine
-from rlx.errors import FileAccessError
-from rlx.progress import Progress
+from rlx.errors import EngineError, FileAccessError
+from rlx.progress import Progress, Silent
 from tests.contracts.engine import EngineContract, WorkersContract
 from tests.contracts.progress import Tally
 from tests.contracts.tasks import die, sleep_for_ever, square
@@ -57,3 +60,20 @@ def test_no_process_is_left_after_an_exception() -> None:
         interrupted()
     left = set(psutil.Process().children(recursive=True)) - before
     assert [process for process in left if "spawn_main" in " ".join(process.cmdline())] == []
+
+
+def test_what_a_worker_has_of_progress() -> None:
+    receiver, sender = Pipe(duplex=False)
+    progress = local_engine._Relayed(sender)
+    progress.advance("steps", 3)
+    assert receiver.recv() == ("steps", 3)
+    with pytest.raises(NotImplementedError, match="the submitter of the tasks knows the queue"):
+        progress.expect("steps", 3)
+    with pytest.raises(RuntimeError, match="no worker process"):
+        local_engine._work(b"")
+
+
+def test_engines_by_name() -> None:
+    with pytest.raises(EngineError, match="engine 'dask' is unknown: expected one of local, ray"):
+        open_engine("dask", 1, Silent())
+    assert cores() == len(os.sched_getaffinity(0))

@@ -6,11 +6,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
+import cloudpickle
 import pytest
 import ray
 
+from rlx.engine import ray_engine
+from rlx.engine.actor import settle
 from rlx.engine.ray_actors import RayActors
 from rlx.engine.ray_engine import RayEngine
 from rlx.errors import EngineError, MissingExtraError
@@ -19,6 +24,7 @@ from tests.contracts.actor_functions import Adder
 from tests.contracts.actors import ActorsContract
 from tests.contracts.engine import WorkersContract
 from tests.contracts.progress import Tally
+from tests.contracts.tasks import square
 from tests.pipeline.datasets import ROOT, wait_until
 
 SCRIPT = """
@@ -226,3 +232,20 @@ def test_a_head_that_is_lost(tmp_path: Path) -> None:
         "ActorDiedError True ",
         f"EngineError True {hint}",
     ]
+
+
+def test_a_task_of_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it runs there, in this process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    task, future = cloudpickle.dumps((square, 3)), Future[Any]()
+    answer, totals = ray_engine._work(task, 0, None, str(tmp_path), [str(tmp_path)])
+    settle(future, answer)
+    assert (future.result(), totals) == (9, {"steps": 3})
+    assert sys.path[-1] == str(tmp_path)
+    answer, totals = ray_engine._work(task, 0, None, str(tmp_path / "none"), [])
+    settle(failed := Future[Any](), answer)
+    assert isinstance(failed.exception(), EngineError)
+    assert (str(tmp_path / "none") in str(failed.exception()), totals) == (True, {})
+    with pytest.raises(NotImplementedError, match="the submitter of the tasks knows the queue"):
+        ray_engine._Reported(0, None).expect("steps", 1)

@@ -8,8 +8,9 @@ import pytest
 
 from rlx.engine import shared_memory
 from rlx.engine.local_actors import LocalActors
-from rlx.engine.shared_memory import SharedArrays
+from rlx.engine.shared_memory import Pulse, PulseWatch, SharedArrays, begin_step, open_pulse, pulse_file
 from rlx.errors import DiskFullError
+from tests.pipeline.datasets import wait_until
 
 LAYOUT = {"flag": ((), "bool"), "empty": ((0, 3), "int32"), "grid": ((3, 5), "float64"), "bytes": ((7,), "uint8")}
 
@@ -66,3 +67,26 @@ def test_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DiskFullError, match="shared memory"):
         SharedArrays({"huge": ((1 << 55,), "uint8")})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pulse_that_stops_in_a_step_or_with_its_process() -> None:
+    with pulse_file() as file:
+        mine, watch = Pulse(file.fileno()), PulseWatch(Pulse(file.fileno()), 0.2)
+        mine.beat()
+        wait_until(lambda: watch.has_hung(is_stopped=False))
+        mine.beat()
+        assert not watch.has_hung(is_stopped=False), "the step has ended"
+        wait_until(lambda: watch.has_hung(is_stopped=True))
+
+
+def test_a_step_within_a_step_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_memory, "_mine", None)
+    assert begin_step() is None, "nobody watches"
+    with pulse_file() as file:
+        open_pulse(file.fileno())
+        pulse = begin_step()
+        assert pulse is not None
+        assert begin_step() is None
+        assert pulse.count == 1
+        pulse.beat()
+        assert begin_step() is not None
