@@ -376,3 +376,86 @@ def test_the_example_of_the_page(cli: Cli, tmp_path: Path, monkeypatch: pytest.M
     """Two collectors of gymnasium write, a learner of this process samples."""
     monkeypatch.chdir(tmp_path)
     run(ROOT / "docs/ray.md", cli)
+
+
+@pytest.mark.parametrize("form", ["tensordict", "list", "dict"])
+def test_what_was_written_before_a_time_out_stays(form: str) -> None:
+    def sent(first: int, count: int) -> Any:
+        steps = frames(count, first)
+        if form == "dict":
+            return {"action": steps["action"], "next": {"done": steps["next", "done"]}}
+        return list(steps.unbind(0)) if form == "list" else steps
+
+    async def write() -> None:
+        server = served(RateLimiter(1, min_size=1, min_diff=0, max_diff=4))
+        with pytest.raises(RateLimitError, match="4 of 10 steps written: 4 steps stored, 4 inserts, 0 samples"):
+            await asked(server, "extend", "replay", "client", 1, sent(0, 10), timeout=0.05)
+        await asked(server, "sample", "replay", None, timeout=30)
+        rows, count, *_ = await asked(server, "extend", "replay", "client", 2, sent(4, 4), timeout=30)
+        assert (rows.tolist(), count) == ([4, 5, 6, 7], 4)
+        stored = await asked(server, "call", "replay", "__getitem__", slice(None))
+        assert stored["action"].tolist() == list(range(8))
+
+    asyncio.run(write())
+
+
+def test_a_sample_that_is_given_up_takes_nothing() -> None:
+    async def sample() -> None:
+        server = served(RateLimiter(1, min_size=1, min_diff=0, max_diff=4))
+        await asked(server, "extend", "replay", "client", 1, frames(2))
+        with pytest.raises(RateLimitError, match="2 of 4 steps admitted to a batch"):
+            await asked(server, "sample", "replay", None, timeout=0.05)
+        assert (await asked(server, "stats", "replay"))["samples"] == 0
+
+    asyncio.run(sample())
+
+
+def test_priorities_of_rows_that_were_written_since_are_left_out() -> None:
+    async def prioritize() -> tuple[int, set[int]]:
+        server = served(MinSize(1))
+        await asked(server, "extend", "replay", "client", 1, frames(10))
+        *_, since, _, _ = await asked(server, "sample", "replay", None)
+        await asked(server, "extend", "replay", "client", 2, frames(15, 10))  # overwrites rows 0 to 4
+        await asked(server, "prioritize", "replay", torch.arange(10), (torch.arange(10) > 4).float(), since)
+        stale = int((await asked(server, "stats", "replay"))["stale_priorities"])
+        drawn = [await asked(server, "sample", "replay", 20) for _ in range(4)]
+        return stale, {int(row) for one in drawn for row in one[1]["index"]}
+
+    stale, rows = asyncio.run(prioritize())
+    assert stale == 5
+    assert rows <= set(range(20))
+
+
+def test_a_server_saves_a_dataset_and_has_no_checkpoint(tmp_path: Path) -> None:
+    async def save() -> int:
+        server = served(MinSize(1))
+        await asked(server, "extend", "replay", "client", 1, frames(6))
+        await asked(server, "save_dataset", "replay", tmp_path / "set", {})
+        with pytest.raises(ValueError, match="the replay buffer was made without checkpoint"):
+            await asked(server, "checkpoint")
+        await asked(server, "close")
+        return await server.pid()
+
+    assert asyncio.run(save()) == os.getpid()
+    assert len(rlx.open(tmp_path / "set")) == 6
+
+
+def test_steps_without_their_dimensions_are_refused_by_the_buffer() -> None:
+    async def write(steps: Any) -> None:
+        await asked(served(MinSize(1)), "extend", "replay", "client", 1, steps)
+
+    for steps in (frames(1)[0], {}, []):
+        with pytest.raises(SchemaMismatchError):
+            asyncio.run(write(steps))
+
+
+def test_only_the_last_writes_of_so_many_clients_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlx.buffer.ray_server._KEPT_CLIENTS", 2)
+
+    async def write() -> list[list[int]]:
+        server, rows = served(MinSize(1)), []
+        for client in ("a", "b", "c", "a", "c"):  # each says again what it has said before
+            rows.append((await asked(server, "extend", "replay", client, 1, frames(1)))[0].tolist())
+        return rows
+
+    assert asyncio.run(write()) == [[0], [1], [2], [3], [2]]

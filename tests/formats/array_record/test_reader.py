@@ -308,3 +308,25 @@ def test_wrong_bytes_are_values_or_a_named_error(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         found[isinstance(steps_or_error(open_array_record, path), int)] += 1
     assert found[False] > 400, found
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\x80\x06N.", "a later protocol than 5"),
+        (b"\x80\x04K\x01\x86.", "a tuple of too few values"),
+        (b"\x80\x04})K\x01s.", "a key of several values"),
+        (b"\x80\x04K\x01K\x02a.", "items of a int"),
+        (b"\x80\x04cnumpy\nndarray\n)R.", "call ndarray: not a function"),
+        (b"\x80\x04cnumpy\nndarray\nNb.", "a state of call ndarray"),
+    ],
+)
+def test_pickles_that_mean_nothing(content: bytes, message: str) -> None:
+    with pytest.raises(MalformedRecordError, match=message):
+        parse(content)
+
+
+def test_flags_of_another_shape(tmp_path: Path) -> None:
+    records = pieces(LENGTHS, more={"terminated": lambda count: np.zeros(count + 1, bool)})
+    with pytest.raises(CorruptShardError, match=r"record 0: terminated: expected one flag per step, found bool\[6\]"):
+        read(open_array_record(write(tmp_path, records)), 0)

@@ -100,3 +100,28 @@ def test_the_state_is_no_code(tmp_path: Path) -> None:
     state.write_bytes(b"cos\nsystem\n(S'touch /tmp/bad'\ntR.")
     with pytest.raises(CorruptShardError, match=r"state\.pt is damaged"):
         open_buffer(path)
+
+
+def test_a_manifest_that_is_damaged_is_no_buffer(tmp_path: Path) -> None:
+    path = dumped(tmp_path / "buffer", environments(1)[0].steps(5), capacity=10)
+    (path / "buffer.json").write_text("{")
+    assert not recognises(path)
+    assert not recognises(tmp_path)
+
+
+def test_a_buffer_without_steps(tmp_path: Path) -> None:
+    path = dumped(tmp_path / "buffer", environments(1)[0].steps(5), capacity=10)
+    manifest = json.loads((path / "buffer.json").read_text())
+    (path / "buffer.json").write_text(json.dumps({**manifest, "blocks": []}))
+    with pytest.raises(SourceError, match="buffer has no step"):
+        open_buffer(path)
+
+
+def test_steps_of_half_a_lane(tmp_path: Path) -> None:
+    lanes: Any = torch.stack([one.steps(6) for one in environments(2)])
+    path = dumped(tmp_path / "buffer", lanes, capacity=20, ndim=2)
+    manifest = json.loads((path / "buffer.json").read_text())
+    (block,) = manifest["blocks"]
+    (path / "buffer.json").write_text(json.dumps({**manifest, "blocks": [{**block, "steps": block["steps"] - 1}]}))
+    with pytest.raises(CorruptShardError, match="blocks: expected multiples of 2 steps"):
+        open_buffer(path)

@@ -8,7 +8,13 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from rlx.formats.common.pictures import MalformedPictureError, decode_picture, lossy_encoding, picture_shape
+from rlx.formats.common.pictures import (
+    MalformedPictureError,
+    decode_deep_picture,
+    decode_picture,
+    lossy_encoding,
+    picture_shape,
+)
 
 COLOUR: NDArray[np.uint8] = np.arange(9 * 8 * 3, dtype=np.uint8).reshape(9, 8, 3)
 CLEAR: NDArray[np.uint8] = np.arange(9 * 8 * 4, dtype=np.uint8).reshape(9, 8, 4)
@@ -58,3 +64,25 @@ def test_wrong_bytes_of_webp_are_a_picture_or_an_error(lossless: bool) -> None:
         else:
             assert picture.shape == (9, 8, 4)
     assert 100 < errors < 1000
+
+
+def test_a_png_that_is_cut_off() -> None:
+    file = io.BytesIO()
+    Image.fromarray(COLOUR).save(file, "PNG")
+    shape = picture_shape(file.getvalue())
+    assert shape == COLOUR.shape
+    with pytest.raises(MalformedPictureError, match="expected a whole picture, found: "):
+        decode_picture(file.getvalue()[:-30], shape)
+
+
+def test_png_of_16_bits() -> None:
+    file = io.BytesIO()
+    Image.fromarray(np.full((4, 5), 700, np.uint16)).save(file, "PNG")
+    deep = file.getvalue()
+    assert (decode_deep_picture(deep, (4, 5, 1)) == 700).all()
+    with pytest.raises(MalformedPictureError, match=r"expected a picture of \[4, 6, 1\], found \[4, 5, 1\]"):
+        decode_deep_picture(deep, (4, 6, 1))
+    with pytest.raises(MalformedPictureError, match="expected a whole picture, found: "):
+        decode_deep_picture(deep[:-30], (4, 5, 1))
+    with pytest.raises(MalformedPictureError, match="expected a PNG of 8 bits a channel, found depth 16"):
+        picture_shape(deep)

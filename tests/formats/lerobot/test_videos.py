@@ -21,7 +21,7 @@ from rlx.errors import CorruptShardError, MissingExtraError, SourceError
 from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.lerobot import reader as lerobot_module
 from rlx.formats.lerobot.reader import LeRobot, open_lerobot
-from rlx.formats.lerobot.video import UNUSED, Video
+from rlx.formats.lerobot.video import UNUSED, Video, check_samples
 from tests.contracts.source import SourceContract, fuzz, merge, read
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -279,3 +279,35 @@ def test_a_damaged_video_is_an_error_or_frames(version: str, file: Path, tmp_pat
 def test_two_thousand_damaged_videos(version: str, file: Path, tmp_path: Path) -> None:
     path = copy(tmp_path, version)
     fuzz(open_lerobot, path, [path / file], range(40, 2_040))
+
+
+def _box(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I4s", 8 + len(content), kind) + content
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (_box(b"free", b"") * 10_001, "expected at most 10,000 MP4 boxes, found more"),
+        (_box(b"stsz", b"1234"), "is damaged: expected a table of samples, found 4 bytes"),
+        (struct.pack(">I4sQ", 1, b"mdat", 99), "expected a box of at most 16 bytes at byte 0, found 99"),
+    ],
+)
+def test_boxes_that_claim_too_much(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_bytes(content)
+    with pytest.raises(CorruptShardError, match=message):
+        check_samples(tmp_path / "a.mp4")
+
+
+def test_a_file_of_sound_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream("aac", rate=44100, layout="mono")
+        frame = av.AudioFrame(format="fltp", layout="mono", samples=1024)
+        frame.sample_rate, frame.pts, frame.time_base = 44100, 0, Fraction(1, 44100)
+        for plane in frame.planes:
+            plane.update(bytes(plane.buffer_size))
+        for packet in [*stream.encode(frame), *stream.encode(None)]:
+            file.mux(packet)
+    with pytest.raises(CorruptShardError, match="expected a video, found none"):
+        Video(path, (8, 8, 3))

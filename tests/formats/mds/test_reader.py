@@ -188,3 +188,18 @@ def test_bad_packed_shards(change: dict[str, Any], error: type[Exception], messa
     change_index(path, **change)
     with pytest.raises(error, match=message):
         read(open_mds(path, **COLUMNS), 0)
+
+
+def test_an_index_that_is_no_text_is_none(tmp_path: Path) -> None:
+    path = copy(tmp_path)
+    assert recognises(path)
+    (path / "index.json").write_bytes(b"\xff\xfe mds")
+    assert not recognises(path)
+
+
+def test_a_dataset_of_no_samples(tmp_path: Path) -> None:
+    path = copy(tmp_path)
+    index = json.loads((path / "index.json").read_text())
+    (path / "index.json").write_text(json.dumps({**index, "shards": []}))
+    with pytest.raises(SourceError, match="a has no step"):
+        open_mds(path, **COLUMNS)

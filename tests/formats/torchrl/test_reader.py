@@ -196,3 +196,32 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
     (path / "action.memmap").write_bytes(bytes(8 * 3))
     with pytest.raises(CorruptShardError, match="a: action: expected 32,768 bytes from row 3, found"):
         list(blocks)
+
+
+def test_directories_that_are_too_deep(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", steps())
+    folder = path
+    for _ in range(40):
+        meta = json.loads((folder / "meta.json").read_text()) if (folder / "meta.json").is_file() else {}
+        (folder / "meta.json").write_text(json.dumps({**meta, "deep": {"type": "TensorDict"}}))
+        folder /= "deep"
+        folder.mkdir()
+    (folder / "meta.json").write_text("{}")
+    with pytest.raises(CorruptShardError, match=r"expected directories at most [0-9]+ deep"):
+        open_torchrl(path)
+
+
+def test_no_step(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", steps())
+    (path / "storage_metadata.json").write_text(json.dumps({"metadata": {}, "is_pytree": False, "len": 0}))
+    with pytest.raises(SourceError, match="a has no step"):
+        open_torchrl(path)
+
+
+def test_a_batch_dimension_that_does_not_fit(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", steps())
+    meta = json.loads((path / "meta.json").read_text())
+    meta["action"]["shape"] = [4]
+    (path / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(CorruptShardError, match=r"action: shape: expected \[9\] and what a step has, found \[4\]"):
+        open_torchrl(path)
