@@ -57,6 +57,7 @@ class Block:
         if set(self.data) != set(schema):
             missing, extra = sorted(set(schema) - set(self.data)), sorted(set(self.data) - set(schema))
             raise SchemaMismatchError(f"block: fields missing {missing}, extra {extra}; expected {sorted(schema)}")
+        self._check_segments()
         for name, array in self.data.items():
             field = schema[name]
             rows = self.steps + self.closed if field.role == Role.OBSERVATION else self.steps
@@ -67,7 +68,6 @@ class Block:
             if field.is_text and not all(isinstance(text, str) for text in array.flat):
                 found = next(type(text).__name__ for text in array.flat if not isinstance(text, str))
                 raise SchemaMismatchError(f"block: {name} has a {found}, expected only texts (str)")
-        self._check_segments()
 
     def _check_segments(self) -> None:
         columns = {"episodes": self.episodes, "from_reset": self.from_reset, "final_recorded": self.final_recorded}

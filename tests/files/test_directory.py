@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlx.errors import DownloadError, ForbiddenError
+from rlx.errors import DownloadError, ForbiddenError, SourceError
 from rlx.files.location import Location
 from rlx.files.opening import open_location
 from tests.contracts.location import LARGE, LocationContract, put
@@ -68,3 +68,21 @@ def test_a_file_where_a_directory_has_its_name(tmp_path: Path) -> None:
     with pytest.raises(DownloadError, match=r"a cannot be written: a directory has its name"):
         put(location, "a", b"1")
     assert [stored.name for stored in location.list("a")] == ["a/b"]
+
+
+def test_incomplete_files_of_a_killed_writer_are_swept(tmp_path: Path) -> None:
+    location = open_location(tmp_path)
+    assert repr(location) == f"Directory({str(tmp_path)!r})"
+    put(location, LARGE, b"whole")
+    half, link = (tmp_path / LARGE).with_name("0.1-2.partial"), tmp_path / "link.partial"
+    half.write_bytes(b"half")
+    link.symlink_to(tmp_path / LARGE)
+    location.sweep("shards")  # type: ignore[attr-defined]
+    assert not half.exists()
+    assert link.is_symlink()
+    assert [stored.name for stored in location.list("shards")] == [LARGE]
+
+
+def test_names_that_no_file_system_has(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="cannot be encoded for this file system"):
+        open_location(tmp_path).stat("a\ud800")

@@ -1,6 +1,7 @@
 """Names on file systems that ignore the case of letters."""
 
 import errno
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -9,8 +10,16 @@ from pathlib import Path
 import pytest
 
 import rlx
-from rlx.errors import DatasetExistsError, ExportError, FileAccessError, MissingExtraError
-from rlx.files.disk import check_case, is_there
+from rlx.errors import (
+    CorruptShardError,
+    DatasetExistsError,
+    DiskFullError,
+    ExportError,
+    FileAccessError,
+    MissingExtraError,
+    SourceNotFoundError,
+)
+from rlx.files.disk import check_case, file_error, is_there, opened_file, read_object
 from rlx.pipeline.export import EXPORT_FORMATS, export
 from rlx.pipeline.push import push
 from rlx.progress import Silent
@@ -141,3 +150,22 @@ def test_destinations_of_a_split(caseless: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetExistsError, match="is given twice"):
         rlx.split(data, [0.5, 0.5], output=[caseless / "a", caseless / "A"])
     assert not list(caseless.iterdir())
+
+
+def test_errors_of_the_disk_by_their_numbers(tmp_path: Path) -> None:
+    full = file_error(OSError(errno.ENOSPC, "No space left on device"), tmp_path)
+    assert isinstance(full, DiskFullError)
+    assert (str(full), full.hint) == (
+        f"{tmp_path}: no space left on device",
+        "free some space and run the same command again",
+    )
+    assert isinstance(file_error(FileNotFoundError(errno.ENOENT, "No such file", "a")), SourceNotFoundError)
+
+
+def test_what_is_no_file_or_too_large(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileAccessError, match="pipe is not a regular file"):
+        opened_file(tmp_path / "pipe")
+    (tmp_path / "a.json").write_text("{}" + " " * 9)
+    with pytest.raises(CorruptShardError, match=r"a\.json: expected at most 10 bytes, found 11"):
+        read_object(tmp_path / "a.json", 10)

@@ -156,3 +156,19 @@ def test_opening_looks_at_every_file_once(dataset: Dataset, monkeypatch: pytest.
     # The metadata of an array are small: its length is looked at once more before it is read.
     assert set(looks) >= files
     assert {looks[file] for file in files if not file.endswith("observation/zarr.json")} == {1}
+
+
+def test_steps_by_a_list_of_numbers(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "d", [[make_block((3, 5))]])
+    steps = dataset.__getitems__([0, 4, 4])
+    assert [int(step["action"]) for step in steps] == dataset[[0, 4, 4]]["action"].tolist()
+
+
+@pytest.mark.parametrize("name", ["observation", "reward"])
+@pytest.mark.parametrize("kept", [0, 3])
+def test_files_that_are_cut_off_are_named(name: str, kept: int, dataset: Dataset) -> None:
+    for file in (dataset.path / "shards" / "00001").rglob("*"):
+        if file.is_file() and name in str(file.relative_to(dataset.path)) and file.suffix != ".json":
+            os.truncate(file, min(kept, file.stat().st_size))
+    with pytest.raises(CorruptDatasetError, match=f"00001/{name}.* ({kept} bytes, expected|is empty, expected)"):
+        Dataset(dataset.path)[:]

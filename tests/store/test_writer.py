@@ -34,7 +34,16 @@ def open_block(length: int, episode: int) -> Block:
     return cut(make_block([length + 1], first_episode=episode), [length])[0]
 
 
+def without_rows() -> Block:
+    columns = ("lengths", "episodes", "from_reset", "final_recorded", "cut")
+    data = {name: rows[:0] for name, rows in WHOLE.data.items()}
+    return replace(WHOLE, data=data, is_open=True, **{name: getattr(WHOLE, name)[:0] for name in columns})
+
+
 REFUSED = {
+    "open without a segment": ([without_rows()], "is open, but has no segment"),
+    "a first trajectory without a step": ([replace(WHOLE, lengths=np.array([0, 8]))], "first trajectory has no step"),
+    "a later trajectory without a step": ([replace(WHOLE, lengths=np.array([8, 0]))], "a segment has no step"),
     "terminated in mid-trajectory": ([flagged("terminated", 1)], "step 1 is terminated"),
     "truncated in mid-trajectory": ([flagged("truncated", 4)], "step 4 is truncated"),
     "another dtype": ([with_data(reward=np.ones(8, "float64"))], r"reward is float64\[8\], expected float32\[8\]"),

@@ -21,7 +21,7 @@ from rlx.viewer.film import Screen
 from rlx.viewer.overview import plots_png
 from rlx.viewer.pictures import Palette
 from rlx.viewer.server import ViewServer
-from tests.factories import write_dataset
+from tests.factories import make_block, write_dataset
 from tests.viewer.datasets import NUMBERS, coloured, numbers
 
 
@@ -201,3 +201,13 @@ def test_without_the_extra_it_is_named(
         with pytest.raises(MissingExtraError):
             plots_png(dataset)
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+def test_a_page_of_two_datasets(tmp_path: Path) -> None:
+    one, other = (write_dataset(tmp_path / name, [[make_block((3, 5))]]).path for name in "ab")
+    written = rlx.view(one, other, output=tmp_path / "both.html")
+    assert (written.format, written.frames, written.bytes) == ("html", None, (tmp_path / "both.html").stat().st_size)
+    assert "Test/1" in (tmp_path / "both.html").read_text()
+    (tmp_path / "folder.html").mkdir()
+    with pytest.raises(DatasetExistsError, match="is a directory; expected a new name, or a file to replace"):
+        rlx.view(one, other, output=tmp_path / "folder.html")
