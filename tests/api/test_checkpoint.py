@@ -38,6 +38,7 @@ from rlx.errors import (
     FormatVersionError,
     SchemaMismatchError,
 )
+from tests.factories import make_block, write_dataset
 from tests.killed_fork import changes, killed_before
 
 pytest.importorskip("gymnasium", reason="gymnasium is not installed")
@@ -449,3 +450,46 @@ def test_environments_that_hide_their_state_begin_new_episodes(
         assert checkpoint.restore() == 20
         assert checkpoint.new_episodes == {"mine": reason}
         assert sum(len(batch) for batch in mine if batch is not None) == 20
+
+
+def test_a_buffer_whose_storage_was_replaced_is_restored(tmp_path: Path) -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(50), batch_size=8)
+    with rlx.Checkpoint(tmp_path, buffer=buffer) as checkpoint:
+        buffer.extend(_steps(0, 20))
+        checkpoint.save(1)
+        checkpoint.wait()
+        buffer.set_storage(LazyTensorStorage(50))
+        assert checkpoint.restore() == 1
+        assert buffer[:]["next", "reward"].flatten().tolist() == list(range(20))
+        buffer.extend(_steps(20, 5))
+        checkpoint.save(2)
+
+
+def test_a_state_with_other_keys(tmp_path: Path) -> None:
+    class Odd:
+        def state_dict(self) -> Any:
+            return {3.5: 1}
+
+        def load_state_dict(self, state: Any) -> None:
+            raise AssertionError(state)
+
+    with (
+        rlx.Checkpoint(tmp_path, odd=Odd()) as checkpoint,
+        pytest.raises(SchemaMismatchError, match=r"odd has a key 3\.5: expected a text or a number"),
+    ):
+        checkpoint.save(1)
+
+
+def test_a_buffer_over_a_dataset_has_no_steps_to_write(tmp_path: Path) -> None:
+    def made(seed: int) -> ReplayBuffer:
+        return ReplayBuffer(storage=data, sampler=RandomSampler(seed=seed), batch_size=4)
+
+    data = write_dataset(tmp_path / "data", [[make_block((3, 5))]])
+    before, after = made(1), made(2)
+    before.sample()
+    with rlx.Checkpoint(tmp_path / "run", buffer=before) as checkpoint:
+        checkpoint.save(1)
+    assert not list((tmp_path / "run").rglob("*.zst"))
+    with rlx.Checkpoint(tmp_path / "run", buffer=after) as checkpoint:
+        assert checkpoint.restore() == 1
+    _same(before.sample(), after.sample())

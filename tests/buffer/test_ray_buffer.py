@@ -459,3 +459,43 @@ def test_only_the_last_writes_of_so_many_clients_are_kept(monkeypatch: pytest.Mo
         return rows
 
     assert asyncio.run(write()) == [[0], [1], [2], [3], [2]]
+
+
+def test_what_a_buffer_on_ray_forwards(server: RayReplayBuffer, tmp_path: Path) -> None:
+    far, local = server.table("slices"), tables()["slices"]
+    far.empty()
+    assert far.batch_size == 12
+    assert [far.add(frames(1, number)[0]) for number in range(3)] == [0, 1, 2]
+    far[1] = frames(1, 9)[0]
+    local.load_state_dict(far.state_dict())
+    assert local[:]["action"].tolist() == [0, 9, 2]
+    far.dumps(tmp_path / "far")
+    far.empty()
+    far.loads(tmp_path / "far")
+    assert equal(far[:], local[:])
+
+
+def test_a_server_that_starts_again_knows_its_steps_clients_and_limits(tmp_path: Path) -> None:
+    async def first() -> None:
+        server = served(MinSize(1), str(tmp_path / "saved"), None)
+        await asked(server, "extend", "replay", "client", 1, frames(6))
+        await asked(server, "sample", "replay", None)
+        await asked(server, "checkpoint")
+        await asked(server, "close")
+
+    async def second() -> tuple[Any, Any]:
+        server = served(MinSize(1), str(tmp_path / "saved"), None)
+        rows, *_ = await asked(server, "extend", "replay", "client", 1, frames(6))  # the message again
+        stats = await asked(server, "stats", "replay")
+        await asked(server, "close")
+        return rows.tolist(), (stats["size"], stats["inserts"], stats["samples"])
+
+    asyncio.run(first())
+    assert asyncio.run(second()) == ([0, 1, 2, 3, 4, 5], (6, 6, 4))
+
+
+def test_a_server_that_cannot_be_made_says_so_to_every_message() -> None:
+    server = Server(b"no pickle", os.getcwd(), [], None, None)
+    for method in ("stats", "sample"):
+        with pytest.raises(pickle.UnpicklingError):
+            asyncio.run(asked(server, method, "replay"))

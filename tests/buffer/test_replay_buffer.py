@@ -405,3 +405,22 @@ def test_a_batch_size_that_is_no_number_of_steps(size: Any) -> None:
         ReplayBuffer(storage=LazyTensorStorage(10), batch_size=size)
     with pytest.raises(ValueError, match=f"batch of {size!r} steps: expected an integer of at least 1"):
         ReplayBuffer(storage=LazyTensorStorage(10)).sample(size)
+
+
+def test_a_replaced_step_begins_an_episode() -> None:
+    storage = LazyTensorStorage(4)
+    storage.append(TensorDict({"a": torch.arange(4), "is_init": torch.zeros(4, 1, dtype=torch.bool)}, [4]))
+    storage.set(np.array([2]), TensorDict({"a": torch.tensor([9])}, [1]))
+    assert storage[:]["a"].tolist() == [0, 1, 9, 3]
+    assert storage[:]["is_init"].flatten().tolist() == [False, False, True, False]
+
+
+def test_the_seed_of_a_sampler_repeats_its_draws() -> None:
+    sampler = RandomSampler()
+    buffer, other = (
+        ReplayBuffer(storage=LazyTensorStorage(9), sampler=one, batch_size=4)
+        for one in (sampler, RandomSampler(seed=sampler.seed))
+    )
+    for each in (buffer, other):
+        each.extend(numbers(0, 9))
+    assert (buffer.sample() == other.sample()).all()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from rlx.buffer import LazyTensorStorage, ReplayBuffer, SliceSampler, TensorStorage
 from rlx.buffer.storage import tensors
@@ -197,3 +197,18 @@ def test_a_size_may_be_written_as_a_float() -> None:
     storage = LazyTensorStorage(1e2)  # type: ignore[arg-type]
     assert storage.append(TensorDict({"a": torch.arange(5)}, [5])).tolist() == [0, 1, 2, 3, 4]
     assert repr(storage) == "LazyTensorStorage(max_size=100, ndim=1, steps=5)"
+
+
+def test_files_of_preprocessed_steps_are_opened_anew_where_they_are_sent(tmp_path: Path) -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(10))
+    buffer.extend(TensorDict({"a": torch.arange(10)}, [10]))
+    made = buffer.preprocess(lambda steps: steps, dest=tmp_path / "made")
+    other = pickle.loads(pickle.dumps(made))
+    assert other[:]["a"].tolist() == list(range(10))
+
+
+def test_texts_have_no_memory_to_map() -> None:
+    text = NonTensorStack(*(NonTensorData(word) for word in "abc"))
+    with pytest.raises(SchemaMismatchError, match="text: expected a tensor, found text") as error:
+        TensorStorage(TensorDict({"a": torch.arange(3), "text": text}, [3]))
+    assert error.value.hint == "use LazyTensorStorage"

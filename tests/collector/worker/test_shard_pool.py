@@ -301,3 +301,20 @@ def test_any_shares_and_deaths_give_exactly_as_much(tmp_path: Path, data: st.Dat
         for record in records:
             by_worker[int(record.name[0])] += record.steps if counts_steps else record.trajectories
         assert [by_worker[number] for number in range(workers)] == shares
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"budget": Budget()}, "expected a number of steps or of episodes, and not both"),
+        ({"budget": Budget(5, 5)}, "expected a number of steps or of episodes, and not both"),
+        ({"num_envs": 10**6}, "envs 1000000: expected at most"),
+        ({"workers": 0}, "workers 0: expected at least 1"),
+        ({"seed": -1}, "seed -1: expected 0 or more"),
+        ({"step_timeout": 0.0}, "step timeout 0: expected more than 0 seconds"),
+        ({"reward": "int8"}, "rewards of dtype 'int8': expected float32 or float64"),
+    ],
+)
+def test_collections_that_cannot_be(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(CollectError, match=message):
+        Collection(**{"environment": "CartPole-v1", "budget": Budget(10), **given})
