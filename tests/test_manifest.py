@@ -13,8 +13,10 @@ from rlx.errors import (
     FormatVersionError,
     IncompleteDatasetError,
     RlxError,
+    SchemaMismatchError,
 )
 from rlx.manifest import FILE_NAME, FileRecord, Manifest, ShardRecord
+from rlx.manifest_values import indented
 from rlx.schema import Field, Role, Schema
 
 SCHEMA = Schema.of(("uint8", (84, 84)), ("int64", ()), action_space={"type": "Discrete", "n": 6})
@@ -218,3 +220,18 @@ def test_names_that_no_field_can_have(name: str) -> None:
 def test_flags_are_booleans() -> None:
     with pytest.raises(RlxError, match="terminated is uint8, expected bool"):
         Schema({**SCHEMA.fields, "terminated": Field("uint8", (), Role.NEXT)})
+
+
+def test_what_is_no_json() -> None:
+    with pytest.raises(TypeError, match=r"keys of \{1: 2\}: expected texts"):
+        indented({1: 2})
+    with pytest.raises(TypeError, match="object is no type of JSON"):
+        indented({"a": [object()]})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        indented([float("nan")])
+
+
+def test_a_field_that_is_a_group_too() -> None:
+    field = Field("float32", (), Role.STEP)
+    with pytest.raises(SchemaMismatchError, match="schema: action is both a field and a group of fields"):
+        Schema({**SCHEMA.fields, "action/push": field})

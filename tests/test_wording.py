@@ -20,6 +20,7 @@ from rlx.pipeline.download import download
 from rlx.pipeline.options import Options
 from rlx.pipeline.pull import pull
 from rlx.progress import Silent
+from rlx.wording import sizes, words_of
 from tests.factories import make_block, write_dataset
 from tests.gcs_server import Fault, GcsServer
 from tests.rlu_files import write_run
@@ -111,3 +112,9 @@ def test_a_server_that_quotes_what_it_was_asked(tmp_path: Path) -> None:
         with pytest.raises(RlxError) as raised:
             open_location(f"{server.url.replace('://', f'://me:{SECRETS[0]}@')}/x").stat("a")
     assert SECRETS[0] not in "".join(traceback.format_exception(raised.value))
+
+
+def test_words_of_a_command_whose_quote_is_not_closed() -> None:
+    assert words_of("rlx view 'my set'") == ["rlx", "view", "my set"]
+    assert words_of("rlx view 'my set") == ["rlx", "view", "'my", "set"]
+    assert (sizes(1_200_000, 50_000_000_000), sizes(424_000, 566_000)) == ("0.0/50.0 GB", "424/566 kB")

@@ -463,3 +463,9 @@ def test_list_runs(home: Path, cli: Cli) -> None:
     assert [run.steps for run in rlx.list_runs(local=True)] == [16]
     with pytest.raises(OptionError, match="mutually exclusive"):
         rlx.list_runs(local=True, remote=True)
+
+
+def test_a_viewer_says_where_it_is(pong: Path) -> None:
+    with rlx.view(pong, no_browser=True) as viewer:
+        assert viewer.to_json() == {"url": viewer.url}
+        assert repr(viewer) == f"Viewer({viewer.url!r})"

@@ -4,10 +4,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import rlx
 from rlx.block import Block
 from rlx.checks.check import Severity
 from rlx.checks.examination import Examination, Subject, examine
@@ -19,7 +21,7 @@ from rlx.progress import Silent
 from rlx.schema import Field, Role, Schema
 from rlx.store.dataset import Dataset
 from rlx.transform.registry import TRANSFORMS
-from tests.factories import join
+from tests.factories import SMALL, join, make_block, write_dataset
 
 GAMES = ("Pong", "MsPacman")
 VECTORS = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0", "FrozenLake-v1", "Blackjack-v1")
@@ -253,3 +255,21 @@ def test_unrecorded_final_observations_are_not_black(good: dict[str, Dataset]) -
     observation[np.cumsum(block.lengths + 1) - 1] = 0
     unrecorded = replace(_changed(block, observation=observation), final_recorded=np.zeros(len(block.lengths), bool))
     assert not severe(examined(dataset, [unrecorded]))
+
+
+@pytest.mark.parametrize(
+    ("space", "is_outside"),
+    [
+        ({"type": "MultiDiscrete", "nvec": [5000, 5000]}, False),
+        ({"type": "MultiDiscrete", "nvec": [5000, 2]}, True),
+        ({"type": "MultiDiscrete", "nvec": [5000, 5000], "start": [0, 4000]}, True),
+        ({"type": "MultiBinary", "n": 2}, True),
+        ({"type": "MultiDiscrete"}, False),
+        ({"type": "Graph"}, False),
+    ],
+)
+def test_actions_of_several_numbers_and_their_space(space: dict[str, Any], is_outside: bool, tmp_path: Path) -> None:
+    schema = Schema({**SMALL.fields, "action": Field("int64", (2,), Role.STEP, space)})
+    dataset = write_dataset(tmp_path / "d", [[make_block((3, 5), schema=schema)]], schema=schema)
+    found = [one.check for one in rlx.doctor(dataset.path).findings]
+    assert ("outside-space" in found) == is_outside

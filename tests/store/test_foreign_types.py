@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -12,7 +13,7 @@ import rlx
 from rlx.collector.environment.space import schema_of
 from rlx.errors import SchemaMismatchError
 from rlx.schema import Field, Role, Schema
-from rlx.store.foreign_types import space_of
+from rlx.store.foreign_types import in_words, space_of
 from tests.conftest import Cli
 from tests.factories import make_block, write_dataset
 
@@ -85,3 +86,22 @@ def test_the_number_of_continuous_actions_is_refused(tmp_path: Path) -> None:
         _ = bare.action_space
     with pytest.raises(SchemaMismatchError, match="found no action"):
         _ = bare.num_actions
+
+
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        (None, ""),
+        ({"type": "Discrete", "n": 6, "start": 2}, "2 to 7"),
+        ({"type": "MultiDiscrete", "nvec": [[2, 3], [4, 5]]}, "below 2, 3, 4, 5"),
+        ({"type": "MultiBinary", "n": 4}, "0 or 1"),
+        ({"type": "Text", "max_length": 9}, "text of at most 9 characters"),
+        ({"type": "Box", "low": [0, None], "high": None}, "0 or more"),
+        ({"type": "Box", "low": None, "high": [2.5, 1.0]}, "in all, 2.5 or less"),
+        ({"type": "Box", "low": -1.0, "high": 1.0}, "-1 to 1"),
+        ({"type": "Box"}, "any number"),
+        ({"type": "Graph"}, "Graph"),
+    ],
+)
+def test_spaces_in_words(space: dict[str, Any] | None, words: str) -> None:
+    assert in_words(space) == words
