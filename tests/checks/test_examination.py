@@ -270,6 +270,8 @@ def test_unrecorded_final_observations_are_not_black(good: dict[str, Dataset]) -
 )
 def test_actions_of_several_numbers_and_their_space(space: dict[str, Any], is_outside: bool, tmp_path: Path) -> None:
     schema = Schema({**SMALL.fields, "action": Field("int64", (2,), Role.STEP, space)})
-    dataset = write_dataset(tmp_path / "d", [[make_block((3, 5), schema=schema)]], schema=schema)
+    block = make_block((3, 5))
+    block = replace(block, data={**block.data, "action": np.full((8, 2), 1004)})
+    dataset = write_dataset(tmp_path / "d", [[block]], schema=schema)
     found = [one.check for one in rlx.doctor(dataset.path).findings]
     assert ("outside-space" in found) == is_outside

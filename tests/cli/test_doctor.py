@@ -1,11 +1,15 @@
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import rlx
+from rlx.schema import Field, Role, Schema
 from tests.conftest import SAMPLE_RUN, Cli
+from tests.factories import SMALL, make_block, write_dataset
 
 
 @pytest.fixture
@@ -92,3 +96,14 @@ def test_wrong_calls(cli: Cli, cartpole: Path, tmp_path: Path) -> None:
     assert cli("doctor", cartpole, "--sample", 0).code == 2
     result = cli("doctor", SAMPLE_RUN / "Pong", "--from", "minary")
     assert (result.code, "did you mean minari?" in result.err) == (2, True)
+
+
+def test_nothing_is_left_where_every_trajectory_has_an_error(cli: Cli, tmp_path: Path) -> None:
+    block = make_block((3, 5))
+    schema = Schema({**SMALL.fields, "observation": Field("float32", (2,), Role.OBSERVATION)})
+    block = replace(block, data={**block.data, "observation": np.full((10, 2), np.nan, np.float32)})
+    dataset = write_dataset(tmp_path / "d", [[block]], schema=schema).path
+    result = cli("doctor", dataset, "--fix", "-o", tmp_path / "fixed")
+    assert result.code != 0
+    assert "every trajectory has an error, so nothing would be left" in result.err
+    assert not (tmp_path / "fixed").exists()

@@ -330,3 +330,8 @@ def test_flags_of_another_shape(tmp_path: Path) -> None:
     records = pieces(LENGTHS, more={"terminated": lambda count: np.zeros(count + 1, bool)})
     with pytest.raises(CorruptShardError, match=r"record 0: terminated: expected one flag per step, found bool\[6\]"):
         read(open_array_record(write(tmp_path, records)), 0)
+
+
+def test_a_file_without_records(tmp_path: Path) -> None:
+    with pytest.raises(CorruptShardError, match=r"data_0000\.array_record has no record"):
+        open_array_record(write(tmp_path, []))

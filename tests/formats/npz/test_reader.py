@@ -205,3 +205,14 @@ def test_what_is_known_of_each_step_is_used_without_a_table(tmp_path: Path) -> N
         (3, False, True),
         (3, True, False),
     ]
+
+
+def test_bytes_after_an_array(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.npz", steps())
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename: archive.read(info) for info in archive.infolist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content + b"more" * (name == "action.npy"))
+    with pytest.raises(CorruptShardError, match=r"action: expected an array \[9\], found trailing data"):
+        read(open_npz(path), 0)
