@@ -444,7 +444,8 @@ def test_steps_without_their_dimensions_are_refused_by_the_buffer() -> None:
     async def write(steps: Any) -> None:
         await asked(served(MinSize(1)), "extend", "replay", "client", 1, steps)
 
-    for steps in (frames(1)[0], {}, []):
+    refused: list[Any] = [frames(1)[0], {}, []]
+    for steps in refused:
         with pytest.raises(SchemaMismatchError):
             asyncio.run(write(steps))
 

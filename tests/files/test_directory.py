@@ -77,7 +77,7 @@ def test_incomplete_files_of_a_killed_writer_are_swept(tmp_path: Path) -> None:
     half, link = (tmp_path / LARGE).with_name("0.1-2.partial"), tmp_path / "link.partial"
     half.write_bytes(b"half")
     link.symlink_to(tmp_path / LARGE)
-    location.sweep("shards")  # type: ignore[attr-defined]
+    location.sweep("shards")
     assert not half.exists()
     assert link.is_symlink()
     assert [stored.name for stored in location.list("shards")] == [LARGE]
