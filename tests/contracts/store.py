@@ -193,6 +193,7 @@ class StoreContract(ABC):
     ) -> None:
         schema, shards = experience
         with self.written(schema, shards) as dataset:
+            assert verify(dataset.path).problems == []
             blocks = list(dataset.blocks(max_steps))
         assert all(0 < block.steps <= max_steps for block in blocks)
         whole = [block for shard in shards for block in shard]
@@ -210,12 +211,25 @@ class StoreContract(ABC):
                 assert mine.statistics == theirs.statistics
             assert (one.path / "rlx.json").read_bytes() == (other.path / "rlx.json").read_bytes()
 
+    def test_a_dataset_without_steps(self, tmp_path: Path) -> None:
+        schema = Schema.of(("uint8", (40, 40)), ("int64", ()))
+        dataset = write_dataset(tmp_path / "data", [[], []], schema=schema, store=self.store, codec=self.codec)
+        assert (len(dataset), len(dataset.trajectories), list(dataset.blocks())) == (0, 0, [])
+        assert dataset[[]]["next", "observation"].shape == (0, 40, 40)
+        assert dataset[:].batch_size == (0,)
+        assert verify(dataset.path).ok
+        with pytest.raises(IndexError, match="step 0 is out of range: the dataset has 0 steps"):
+            dataset[0]
+
+
+class StatisticsContract(StoreContract):
+    """The same of a store whose table and statistics are looked at too: no codec has a part in them."""
+
     @SETTINGS
     @given(experiences())
     def test_table_and_statistics_are_those_of_the_rows(self, experience: tuple[Schema, list[list[Block]]]) -> None:
         schema, shards = experience
         with self.written(schema, shards) as dataset:
-            assert verify(dataset.path).problems == []
             table = dataset.trajectories
             trajectories = [block for blocks in shards for block in blocks]
             assert table.returns == pytest.approx([block.data["reward"].astype(float).sum() for block in trajectories])
@@ -241,16 +255,6 @@ class StoreContract(ABC):
                         assert record.statistics[name]["max"] == seen.max()
                         assert record.statistics[name]["sum"] == pytest.approx(seen.sum())
                         assert record.statistics[name]["sum_of_squares"] == pytest.approx(np.square(seen).sum())
-
-    def test_a_dataset_without_steps(self, tmp_path: Path) -> None:
-        schema = Schema.of(("uint8", (40, 40)), ("int64", ()))
-        dataset = write_dataset(tmp_path / "data", [[], []], schema=schema, store=self.store, codec=self.codec)
-        assert (len(dataset), len(dataset.trajectories), list(dataset.blocks())) == (0, 0, [])
-        assert dataset[[]]["next", "observation"].shape == (0, 40, 40)
-        assert dataset[:].batch_size == (0,)
-        assert verify(dataset.path).ok
-        with pytest.raises(IndexError, match="step 0 is out of range: the dataset has 0 steps"):
-            dataset[0]
 
 
 def _is_whole(block: Block) -> bool:

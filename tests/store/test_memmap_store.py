@@ -1,5 +1,5 @@
-from tests.contracts.store import StoreContract
+from tests.contracts.store import StatisticsContract
 
 
-class TestMemmap(StoreContract):
+class TestMemmap(StatisticsContract):
     store, codec = "memmap", "none"

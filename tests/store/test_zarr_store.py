@@ -1,7 +1,7 @@
-from tests.contracts.store import StoreContract
+from tests.contracts.store import StatisticsContract, StoreContract
 
 
-class TestZstdDict(StoreContract):
+class TestZstdDict(StatisticsContract):
     store, codec = "zarr", "zstd-dict"
 
 
