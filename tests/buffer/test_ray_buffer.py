@@ -463,9 +463,9 @@ def test_only_the_last_writes_of_so_many_clients_are_kept(monkeypatch: pytest.Mo
 
 
 def test_what_a_buffer_on_ray_forwards(server: RayReplayBuffer, tmp_path: Path) -> None:
-    far, local = server.table("slices"), tables()["slices"]
+    far, local = server.table("frames"), tables()["frames"]
     far.empty()
-    assert far.batch_size == 12
+    assert far.batch_size == 8
     assert [far.add(frames(1, number)[0]) for number in range(3)] == [0, 1, 2]
     far[1] = frames(1, 9)[0]
     local.load_state_dict(far.state_dict())
