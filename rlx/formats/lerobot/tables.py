@@ -103,7 +103,7 @@ class NumberedFiles:
             self._raw.close()
 
 
-class EpisodeTable:
+class EpisodeRows:
     """Writer of one row per episode: its position, and the statistics of its features; collects those of all."""
 
     def __init__(self, directory: Path, template: str, features: Mapping[str, Column], limit: int, chunk: int) -> None:

@@ -34,7 +34,7 @@ from rlx.formats.lerobot.layout import (
     is_timed,
     names_of,
 )
-from rlx.formats.lerobot.tables import EpisodeTable, FinalObservations, NumberedFiles
+from rlx.formats.lerobot.tables import EpisodeRows, FinalObservations, NumberedFiles
 from rlx.progress import Progress
 from rlx.schema import FLAGS, Role
 from rlx.store.foreign_types import arrow_file, pyarrow
@@ -81,7 +81,7 @@ class LeRobotExporter:
         save_provenance(path, experience, self.losses(experience), extra)
         limit = _FILE_MEGABYTES * 2**20
         data = NumberedFiles(path / "data", FILE, _schema(features), limit, _CHUNK_FILES)
-        episodes = EpisodeTable(path / EPISODES, FILE, features, limit, _CHUNK_FILES)
+        episodes = EpisodeRows(path / EPISODES, FILE, features, limit, _CHUNK_FILES)
         tasks: dict[str, int] = {}
         seen = [name for name in experience.schema.names(Role.OBSERVATION) if name in names]
         finals = FinalObservations(path, {name: features[names[name]] for name in seen}, names)
