@@ -231,19 +231,19 @@ class _PushArguments(TypedDict, total=False):
 
 @overload
 def push(
-    dataset: StrPath, url: str, *, dry_run: Literal[False] = False, **arguments: Unpack[_PushArguments]
+    dataset: StrPath, url: StrPath, *, dry_run: Literal[False] = False, **arguments: Unpack[_PushArguments]
 ) -> TransferReport: ...
 
 
 @overload
 def push(
-    dataset: StrPath, url: str, *, dry_run: Literal[True], **arguments: Unpack[_PushArguments]
+    dataset: StrPath, url: StrPath, *, dry_run: Literal[True], **arguments: Unpack[_PushArguments]
 ) -> TransferPlan: ...
 
 
 def push(
     dataset: StrPath,
-    url: str,
+    url: StrPath,
     *,
     jobs: int | None = None,
     overwrite: bool = False,
@@ -290,6 +290,7 @@ def push(
         1000
     """
     check_number("jobs", jobs, 1)
+    url = os.fspath(url)
     for name, given in (("private", private), ("license", license), ("cite", cite)):
         if given and not url.startswith(HUB):
             raise OptionError(f"`{name}` requires {HUB}ORG/NAME, found {url}")
@@ -331,18 +332,18 @@ class _PullArguments(TypedDict, total=False):
 
 @overload
 def pull(
-    url: str, output: StrPath | None = None, *, dry_run: Literal[False] = False, **arguments: Unpack[_PullArguments]
+    url: StrPath, output: StrPath | None = None, *, dry_run: Literal[False] = False, **arguments: Unpack[_PullArguments]
 ) -> TransferReport: ...
 
 
 @overload
 def pull(
-    url: str, output: StrPath | None = None, *, dry_run: Literal[True], **arguments: Unpack[_PullArguments]
+    url: StrPath, output: StrPath | None = None, *, dry_run: Literal[True], **arguments: Unpack[_PullArguments]
 ) -> TransferPlan: ...
 
 
 def pull(
-    url: str,
+    url: StrPath,
     output: StrPath | None = None,
     *,
     jobs: int | None = None,
@@ -381,7 +382,7 @@ def pull(
         1000
     """
     check_number("jobs", jobs, 1)
-    path = None if output is None else Path(output)
+    url, path = os.fspath(url), None if output is None else Path(output)
     if dry_run:
         return plan_pull(url, path, overwrite=overwrite)
     return pull_dataset(url, path, jobs=jobs or JOBS, overwrite=overwrite, progress=progress or Silent())

@@ -38,6 +38,7 @@ _ANSWER_S = 0.5  # what a terminal at the other end of a line may take
 # Three questions: kitty's graphics, the size of a character, the kind of terminal (4: sixel), which all answer. The
 # line is erased because some terminals print a question that they do not understand.
 _QUERY = "\x1b_Gi=31,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\\x1b[16t\x1b[c\r\x1b[K"
+_TTY = "/dev/tty"
 _REPEATED = re.compile(rb"(.)\1{3,}", re.DOTALL)
 
 
@@ -71,11 +72,11 @@ class Terminal:
         return cls("sixel" if kind and "4" in kind[1].split(";") else "", cell, kind is None)
 
 
-def asked_terminal() -> Terminal:
+def asked_terminal(path: str = _TTY) -> Terminal:
     """Ask the terminal of this process what it shows pictures with."""
     answer = b""
     try:
-        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+        terminal = os.open(path, os.O_RDWR | os.O_NOCTTY)
     except OSError:
         return Terminal()
     try:
@@ -96,9 +97,9 @@ def asked_terminal() -> Terminal:
     return Terminal.of(answer.decode("ascii", "replace"), os.environ)
 
 
-def drop_late_answer() -> None:
+def drop_late_answer(path: str = _TTY) -> None:
     """Drop what a terminal has answered since, which a shell would take for the user's next command."""
-    with suppress(OSError, termios.error), Path("/dev/tty").open("rb", buffering=0) as terminal:
+    with suppress(OSError, termios.error), Path(path).open("rb", buffering=0) as terminal:
         termios.tcflush(terminal, termios.TCIFLUSH)
 
 

@@ -323,9 +323,21 @@ def test_view(tmp_path: Path, pong: Path, cli: Cli) -> None:
         port = int(viewer.url.rsplit(":", 1)[1].strip("/"))
         with pytest.raises(OptionError, match=f"cannot listen on port {port}"):
             rlx.view(pong, port=port, no_browser=True)
-    rlx.view(pong, port=port, no_browser=True).close()  # the port is free again
+    again = rlx.view(pong, port=port, no_browser=True)  # the port is free
+    assert (repr(again), again.to_json()) == (f"Viewer({viewer.url!r})", {"url": viewer.url})
+    again.close()
+    again.wait()
     with pytest.raises(OptionError, match="`fps` requires a video"):
         rlx.view(pong, output=tmp_path / "pong.png", fps=3)
+
+
+def test_a_place_may_be_a_path(tmp_path: Path) -> None:
+    dataset = made(tmp_path / "a")
+    assert rlx.push(dataset, tmp_path / "bucket", dry_run=True).files
+    assert rlx.push(dataset, tmp_path / "bucket").steps == len(rlx.open(dataset))
+    assert rlx.pull(tmp_path / "bucket", tmp_path / "b", dry_run=True).files
+    rlx.pull(tmp_path / "bucket", tmp_path / "b")
+    assert rlx.diff(dataset, tmp_path / "b").equal
 
 
 def test_cite(tmp_path: Path, cli: Cli) -> None:
@@ -336,6 +348,11 @@ def test_cite(tmp_path: Path, cli: Cli) -> None:
     assert cli("cite", tmp_path / "pong").out == "\n\n".join(found) + "\n"
     nameless = made(tmp_path / "a")
     assert rlx.cite(nameless) == []
+    (tmp_path / "picture.bib").write_bytes(b"\xff\xd8\xff")
+    with pytest.raises(SourceNotFoundError, match=r"none\.bib"):
+        rlx.push(nameless, "hf://datasets/me/a", cite=tmp_path / "none.bib")
+    with pytest.raises(OptionError, match=r"picture\.bib is not BibTeX"):
+        rlx.push(nameless, "hf://datasets/me/a", cite=tmp_path / "picture.bib")
     result = cli("cite", nameless)
     assert (result.code, result.out, result.err) == (0, "", f"hint: {nameless} names no papers\n")
 

@@ -21,6 +21,7 @@ from rlx.progress import Silent
 from rlx.schema import Field, Role, Schema
 from rlx.store.dataset import Dataset
 from rlx.transform.registry import TRANSFORMS
+from rlx.transform.transitions import split
 from tests.factories import SMALL, join, make_block, write_dataset
 
 GAMES = ("Pong", "MsPacman")
@@ -77,8 +78,6 @@ def test_digests_do_not_depend_on_blocks(good: dict[str, Dataset]) -> None:
 
 
 def _cut(block: Block, size: int) -> list[Block]:
-    from rlx.transform.transitions import split  # noqa: PLC0415  (what is tested elsewhere cuts blocks here)
-
     schema = Schema.of(observation=("float32", (4,)), action=("int64", ()))
     pieces, rest = [], block
     while rest.steps > size:
@@ -246,6 +245,20 @@ def test_extra_fields(
     schema = Schema({**dataset.schema.fields, field: Field(values.dtype.name, (), Role.STEP)})
     found = examined(dataset, [_changed(block, **{field: values})], schema)
     assert [one.check for one in found.findings] == ([] if check is None else [check])
+
+
+def test_a_clock_goes_on_in_the_next_block(good: dict[str, Dataset]) -> None:
+    dataset = good["CartPole-v1"]
+    whole = join(list(dataset.blocks()))
+    begins = np.cumsum(whole.lengths) - whole.lengths
+    position = np.arange(whole.steps) - np.repeat(begins, whole.lengths)
+    schema = Schema({**dataset.schema.fields, "timestamp": Field("float64", (), Role.STEP)})
+    for values, expected in ((position * 0.05, []), (np.where(position == 7, 0.0, position * 0.05), ["clock"])):
+        rest, pieces = _changed(whole, timestamp=values), []
+        while rest.steps > 7:
+            piece, rest = split(rest, schema, 7)
+            pieces.append(piece)
+        assert [one.check for one in examined(dataset, [*pieces, rest], schema).findings] == expected
 
 
 def test_unrecorded_final_observations_are_not_black(good: dict[str, Dataset]) -> None:

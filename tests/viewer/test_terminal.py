@@ -2,7 +2,11 @@
 
 import base64
 import io
+import os
 import re
+import select
+import threading
+from collections.abc import Iterator
 from itertools import chain, repeat
 from pathlib import Path
 
@@ -13,7 +17,16 @@ from PIL import Image
 import rlx
 from rlx.store.dataset import Dataset
 from rlx.viewer.episode import Episode
-from rlx.viewer.terminal import Terminal, cut, half_blocks, kitty, sixel, terminal_frames
+from rlx.viewer.terminal import (
+    Terminal,
+    asked_terminal,
+    cut,
+    drop_late_answer,
+    half_blocks,
+    kitty,
+    sixel,
+    terminal_frames,
+)
 from rlx.wording import number
 from rlx_cli.inspecting import _play
 from tests.conftest import Cli
@@ -91,6 +104,61 @@ def test_ctrl_c_leaves_no_graphic_open_and_no_late_answer(pong: Path, monkeypatc
     height = int(re.findall(r"\x1b\[(\d+)F", screen.getvalue())[-1])
     assert screen.getvalue().endswith(f"\n\x1b\\\x1b[0m\x1b[{height}E")
     assert dropped == [True]
+
+
+@pytest.fixture
+def tty() -> Iterator[tuple[int, str]]:
+    """The other end of a terminal, and the path of the terminal."""
+    far, near = os.openpty()
+    yield far, os.ttyname(near)
+    os.close(far)
+    os.close(near)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("\x1b[6;16;8t\x1b[?62;4c", Terminal("sixel", (8, 16))),
+        ("\x1b_Gi=31;OK\x1b\\\x1b[6;18;9t\x1b[?62c", Terminal("kitty", (9, 18))),
+        ("", Terminal(is_late=True)),
+    ],
+)
+def test_a_terminal_is_asked(tty: tuple[int, str], answer: str, expected: Terminal) -> None:
+    far, path = tty
+    asked = threading.Event()
+
+    def answers() -> None:
+        query = b""
+        while not query.endswith(b"\x1b[c\r\x1b[K"):
+            query += os.read(far, 1024)
+        asked.set()
+        os.write(far, answer.encode())
+
+    thread = threading.Thread(target=answers)
+    thread.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("TERM", raising=False)
+        patch.delenv("TERM_PROGRAM", raising=False)
+        found = asked_terminal(path)
+    thread.join()
+    assert asked.is_set()
+    assert (found, found.is_late) == (expected, expected.is_late)
+
+
+def test_a_late_answer_is_dropped(tty: tuple[int, str]) -> None:
+    far, path = tty
+    near = os.open(path, os.O_RDWR | os.O_NOCTTY)
+    os.write(far, b"late\n")
+    assert select.select([near], [], [], 10)[0]
+    drop_late_answer(path)
+    assert not select.select([near], [], [], 0)[0]
+    os.close(near)
+
+
+def test_without_a_terminal_nothing_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert asked_terminal(str(tmp_path / "none")) == asked_terminal(str(tmp_path / "file")) == Terminal()
+    drop_late_answer(str(tmp_path / "none"))
 
 
 def test_a_terminal_may_change_its_size(pong: Path, capsys: pytest.CaptureFixture[str]) -> None:

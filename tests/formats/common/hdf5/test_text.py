@@ -1,5 +1,6 @@
 """Rows of text as they are read without HDF5's own heap code, against h5py."""
 
+import os
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -122,3 +123,43 @@ def test_a_chunk_that_is_too_large_is_refused_before_it_is_allocated(tmp_path: P
         pytest.raises(CorruptShardError, match="chunks of 1,073,741,824 bytes, expected at most 536,870,912"),
     ):
         rows.read(0, 6)
+
+
+@pytest.mark.parametrize(
+    ("how", "options", "message"),
+    [
+        ({"userblock_size": 512}, {}, "user block"),
+        ({}, {"chunks": (2,), "compression": "lzf"}, "a filter of number 32000"),
+    ],
+)
+def test_references_that_are_not_read(
+    how: dict[str, Any], options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with h5py.File(tmp_path / "a.h5", "w", **how) as file:
+        file.create_dataset("words", data=["one", "two", "three"], dtype=h5py.string_dtype(), **options)
+    with (
+        h5py.File(tmp_path / "a.h5") as file,
+        TextRows(file["words"]) as rows,
+        pytest.raises(CorruptShardError, match=message),
+    ):
+        rows.read(0, 3)
+
+
+def test_references_past_the_end_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("words", data=["one"] * 50, dtype=h5py.string_dtype())
+        place = file["words"].id.get_offset()
+    with h5py.File(path) as file, TextRows(file["words"]) as rows:
+        os.truncate(path, place + 100)
+        with pytest.raises(CorruptShardError, match="past the end"):
+            rows.read(0, 50)
+
+
+def test_only_so_many_heaps_stay_in_memory(tmp_path: Path) -> None:
+    words = [f"{number:03}" * 4000 for number in range(40)]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("words", data=words, dtype=h5py.string_dtype())
+    with h5py.File(tmp_path / "a.h5") as file, TextRows(file["words"]) as rows:
+        assert rows.read(0, 40).tolist() == words
+        assert rows.read(0, 1).tolist() == words[:1]
