@@ -58,8 +58,8 @@ def _drawn() -> ProbabilisticTensorDictModule:
     )
 
 
-agent = recurrent()
-with torch.random.fork_rng():
+with torch.random.fork_rng():  # importing this draws nothing from a test's generator
+    agent = recurrent()
     torch.manual_seed(0)
     fixed_agent = recurrent()  # the same in every process
 
