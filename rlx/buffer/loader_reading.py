@@ -21,6 +21,7 @@ from rlx.buffer.storage.dataset import DatasetStorage, as_storage
 from rlx.buffer.storage.step_schema import leaves_of
 from rlx.buffer.transform.compose import pick_steps, reader
 from rlx.errors import OptionError, SchemaMismatchError
+from rlx.fork import on_fork
 from rlx.store.dataset import Dataset
 from rlx.store.read_ahead import Held, ReadAhead
 from rlx.store.ted import PlannedBatches
@@ -165,6 +166,11 @@ class Windows:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="rlx window")
         self._held: dict[int, Future[list[Held]]] = {}
         self._is_closed = threading.Event()
+        on_fork(self, Windows._forget)
+
+    def _forget(self) -> None:
+        # Of a fork, whose parent has the thread.
+        self._pool, self._held = ThreadPoolExecutor(1), {}
 
     def wait_for(self, number: int) -> None:
         """Return when the steps of a batch are here."""

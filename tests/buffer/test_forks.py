@@ -34,6 +34,7 @@ from rlx.buffer import (
     SliceSamplerWithoutReplacement,
 )
 from rlx.buffer.loader import Loader, unchanged
+from rlx.buffer.loader_reading import Part
 from rlx.errors import ForkError
 from rlx.store.chunk_codec import chunk_codec
 from rlx.store.dictionary import zstandard_dictionary
@@ -370,6 +371,30 @@ def test_an_iteration_of_a_loader_is_refused_in_a_fork(
         else:
             assert len(in_fork(lambda: drawn(batches))) == len(batches)
         assert (batches.epoch, batches.batch) == (0, 1)
+        assert len(drawn(begun)) == len(batches) - 1
+
+
+def test_a_fork_while_the_next_window_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child does not wait for a thread that it does not have."""
+    is_fetching, may_go_on = threading.Event(), threading.Event()
+
+    def hold(self: Part, *arguments: Any) -> Any:
+        if held:
+            is_fetching.set()
+            assert may_go_on.wait(_HANG_S)
+        held.append(self)
+        return hold_steps(self, *arguments)
+
+    held, hold_steps = list[Part](), Part.hold
+    monkeypatch.setattr(Part, "hold", hold)
+    with served(tmp_path) as url:
+        batches = rlx.loader(url, batch_size=4, **SHUFFLES["blocks"])
+        begun = iter(batches)
+        next(begun)
+        assert is_fetching.wait(_HANG_S)
+        with pytest.raises(ForkError, match="an iteration of a loader"):
+            in_fork(lambda: next(begun))
+        may_go_on.set()
         assert len(drawn(begun)) == len(batches) - 1
 
 
