@@ -169,7 +169,7 @@ class Windows:
         on_fork(self, Windows._forget)
 
     def _forget(self) -> None:
-        # Of a fork, whose parent has the thread.
+        # In a forked process, the thread that fetches is missing.
         self._pool, self._held = ThreadPoolExecutor(1), {}
 
     def wait_for(self, number: int) -> None:

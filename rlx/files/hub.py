@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class _Count:
-    """How far a file was sent; what is sent again is not counted again."""
+    """Bytes of a file that were sent; bytes that are sent again count once."""
 
     def __init__(self, file: Upload) -> None:
         self.file = file
