@@ -273,7 +273,7 @@ def convert(
     check_choice("engine", engine, Engine)
     check_number("jobs", jobs, 1)
     progress = progress or Silent()
-    path, origin = fetched(source if isinstance(source, str) else Path(source), progress)
+    files = fetched(source if isinstance(source, str) else Path(source), progress)
     if to in get_args(ExportFormat):
         for name, given in (
             ("`codec`", codec is not None),
@@ -283,7 +283,7 @@ def convert(
             if given:
                 raise OptionError(f"{name} requires `to` zarr or memmap, found `to` {to}")
         return export(
-            path,
+            files.path,
             Path(destination),
             to,
             source_format=from_,
@@ -308,4 +308,12 @@ def convert(
         ray_address=ray_address,
         command=command_line("convert", [str(source)], chosen),
     )
-    return convert_run(path, Path(destination), options, source_format=from_, origin=origin, progress=progress)
+    return convert_run(
+        files.path,
+        Path(destination),
+        options,
+        source_format=from_,
+        origin=files.origin,
+        citations=files.citations,
+        progress=progress,
+    )

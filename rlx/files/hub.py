@@ -27,7 +27,7 @@ from rlx.progress import Progress
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo, CommitOperation, CommitOperationAdd, HfApi
 
-_MAIN = "main"
+_MAIN, _CARD = "main", "README.md"
 _CONCURRENT = 8
 T = TypeVar("T")
 
@@ -198,8 +198,10 @@ class Hub(WritableLocation):
                 sha256 = entry["lfs"]["oid"] if entry.get("lfs") else None
                 yield FileStat(name, self._where(name), bytes=entry["size"], sha256=sha256)
 
-    def snapshot(self, progress: Progress | None = None) -> Path:
-        """Return a directory with all files; missing ones are fetched into the cache of huggingface_hub.
+    def snapshot(self, progress: Progress | None = None) -> tuple[Path, Path]:
+        """Return a directory with all files, and the card of the repository, if it has one.
+
+        Missing ones are fetched into the cache of huggingface_hub.
 
         Raises:
             SourceNotFoundError: the dataset or revision does not exist.
@@ -211,7 +213,7 @@ class Hub(WritableLocation):
         if progress is not None and not is_offline():
             self._fill_cache(progress)
         path = self.address.path
-        below = [path, f"{path}/*"] if path else None
+        below = [path, f"{path}/*", _CARD] if path else None
 
         def fetch(api: "HfApi") -> str:
             return snapshot_download(
@@ -229,7 +231,7 @@ class Hub(WritableLocation):
             self._commit = found.name  # snapshots are directories named by their commit
         if not (found / path).exists():
             raise SourceNotFoundError(f"{self.url}: no such file or directory")
-        return found / path
+        return found / path, found / _CARD
 
     def cached_files(self) -> Sequence[tuple[FileStat, bool]]:
         """Return all files of the location, and whether each is in the cache of huggingface_hub."""

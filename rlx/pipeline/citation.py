@@ -1,9 +1,11 @@
 """The papers that describe where a dataset's steps came from."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from rlx.errors import SourceNotFoundError
+from rlx.files.atomic import write_file
 from rlx.files.location import Location
 from rlx.manifest import Manifest
 from rlx.store.layout import CITATION
@@ -27,15 +29,25 @@ DQN_REPLAY = """\
   eprint = {1907.04543},
   archivePrefix = {arXiv}
 }"""
+D4RL = """\
+@misc{fu2020d4rl,
+  title = {{D4RL}: Datasets for Deep Data-Driven Reinforcement Learning},
+  author = {Fu, Justin and Kumar, Aviral and Nachum, Ofir and Tucker, George and Levine, Sergey},
+  year = {2020},
+  eprint = {2004.07219},
+  archivePrefix = {arXiv}
+}"""
 # What the notes of a source call them.
 _PAPERS: Mapping[str, str] = {
     "Gulcehre et al. 2020": RL_UNPLUGGED,
     "Agarwal et al. 2020": DQN_REPLAY,
+    "Fu et al. 2020": D4RL,
 }
 
 
 _MAX_BYTES = 2**21
 _NEXT = re.compile(r"\n\s*\n(?=[@%])")
+_IN_CARD = re.compile(r"^```\w*\n(@\w+\{.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def citations(manifest: Manifest, location: Location) -> list[str]:
@@ -49,9 +61,33 @@ def given_citations(manifest: Manifest, location: Location) -> list[str]:
         content, _ = location.get(CITATION, max_bytes=_MAX_BYTES)
     except SourceNotFoundError:
         return []
-    text = content.decode(errors="replace").replace("\r\n", "\n").strip()
     known = known_citations(manifest)
-    return [entry.strip() for entry in _NEXT.split(text) if entry.strip() and entry.strip() not in known]
+    return [entry for entry in _entries(_text(content)) if entry not in known]
+
+
+def card_citations(card: Path) -> list[str]:
+    """Return the BibTeX entries that the card of a dataset on the hub shows, each in a fenced block.
+
+    Args:
+        card: its ``README.md``, which need not exist.
+    """
+    if not card.is_file() or card.stat().st_size > _MAX_BYTES:
+        return []
+    return [entry for block in _IN_CARD.findall(_text(card.read_bytes())) for entry in _entries(block)]
+
+
+def write_citations(path: Path, entries: Sequence[str]) -> None:
+    """Write entries, if there are any, beside the manifest of a dataset, where ``given_citations`` finds them."""
+    if entries:
+        write_file(path / CITATION, ["\n\n".join([*dict.fromkeys(entries), ""]).encode()])
+
+
+def _text(content: bytes) -> str:
+    return content.decode(errors="replace").replace("\r\n", "\n")
+
+
+def _entries(text: str) -> list[str]:
+    return [entry.strip() for entry in _NEXT.split(text.strip()) if entry.strip()]
 
 
 def known_citations(manifest: Manifest) -> list[str]:

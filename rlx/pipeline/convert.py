@@ -4,7 +4,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlx import manifest
@@ -16,7 +16,8 @@ from rlx.formats.common.source import Source, block_steps
 from rlx.formats.finding import find_run
 from rlx.home import locate
 from rlx.manifest import FileRecord
-from rlx.pipeline.ingest import Ingest, LocalFiles, parent_of
+from rlx.pipeline.citation import card_citations
+from rlx.pipeline.ingest import Ingest, LocalFiles
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, check_apart
 from rlx.progress import Progress
@@ -30,19 +31,34 @@ logger = logging.getLogger(__name__)
 _MAX_NAMED = 20
 
 
-def fetched(source: str | os.PathLike[str], progress: Progress | None = None) -> tuple[Path, str | None]:
-    """Return the local path of a source's files, and the URL that they came from, if any.
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Files on this machine.
 
-    Files of the hub are fetched into the cache of huggingface_hub, and the URL names their commit. ``progress``
-    receives their ``bytes``.
+    Args:
+        path: of the file or directory.
+        origin: URL that they came from, with its commit; None if they were here.
+        citations: BibTeX entries of the card there.
+    """
+
+    path: Path
+    origin: str | None = None
+    citations: Sequence[str] = ()
+
+
+def fetched(source: str | os.PathLike[str], progress: Progress | None = None) -> Fetched:
+    """Return the files of a source; those of the hub are fetched into the cache of huggingface_hub.
+
+    ``progress`` receives their ``bytes``.
     """
     if not (isinstance(source, str) and source.startswith(HUB)):
-        return locate(source), None
+        return Fetched(locate(source))
     # Reading a directory should not load the HTTP libraries.
     from rlx.files.hub import Hub  # noqa: PLC0415
 
     location = Hub(source)
-    return location.snapshot(progress), location.pinned
+    path, card = location.snapshot(progress)
+    return Fetched(path, location.pinned, card_citations(card))
 
 
 def convert(
@@ -52,6 +68,7 @@ def convert(
     *,
     source_format: str | None,
     origin: str | None = None,
+    citations: Sequence[str] = (),
     progress: Progress,
 ) -> Report:
     """Convert files of another project, or a dataset, into a dataset; resume an unfinished one.
@@ -59,12 +76,12 @@ def convert(
     Args:
         source_format: ``rlx`` or a name of ``readable()``, perhaps with options (``torchrl:time_dim=0``); auto-detected
             by default.
-        origin: the URL that the files came from; see ``fetched``.
+        origin, citations: of ``Fetched``.
 
     Raises what ``rlx.convert`` does.
     """
     check_apart(source, destination)
-    ingest = replace(_ingest(source, options, source_format, progress), origin=origin)
+    ingest = replace(_ingest(source, options, source_format, progress), origin=origin, citations=citations)
     with claimed(destination, overwrite=options.overwrite) as claim:
         ingest.check_resumable(claim.place)
         return ingest.run(claim, LocalFiles())
@@ -133,4 +150,4 @@ def _ingest(source: Path, options: Options, source_format: str | None, progress:
     if not isinstance(opened, StoredDataset):
         return Ingest(opened, root, options, progress)
     lineage = opened.dataset.manifest.lineage
-    return Ingest(opened, root, options, progress, parents=[parent_of(opened.dataset)], lineage=lineage)
+    return Ingest(opened, root, options, progress, parents=[opened.dataset], lineage=lineage)

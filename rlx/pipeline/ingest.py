@@ -14,9 +14,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from rlx.engine.engines import Engine, open_engine, threads_per_task
 from rlx.errors import CorruptShardError, DatasetExistsError, PartialError, SourceError, SourceNotFoundError
+from rlx.files.directory import Directory
 from rlx.files.urls import HUB
 from rlx.formats.common.source import SkimmedSource, Source
 from rlx.manifest import FILE_NAME, FileRecord, Manifest
+from rlx.pipeline.citation import given_citations, write_citations
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import FROM, Report, manifest_at, other_work
 from rlx.pipeline.shard_task import ShardResult, ShardTask, SharedSource, attempt, convert_shard
@@ -96,9 +98,11 @@ class Ingest:
 
     Args:
         root: directory that the source's file names are relative to; None if it has no files in one directory.
+        parents: datasets that the source consists of.
         recipe: other lineage entries that determine the data.
         work: function that writes one shard.
         origin: URL or directory that the source's files come from, for the notes.
+        citations: BibTeX entries that the source's files were published with.
         renumbers: whether shard numbers change with the parents: then a resumed dataset needs the same parents, and
             otherwise the same files of each of its shards.
     """
@@ -107,11 +111,12 @@ class Ingest:
     root: Path | None
     options: Options
     progress: Progress
-    parents: Sequence[Mapping[str, Any]] = ()
+    parents: Sequence[Dataset] = ()
     lineage: Sequence[Mapping[str, Any]] = ()
     recipe: Mapping[str, Any] = field(default_factory=dict)
     work: Callable[[ShardTask, Progress], ShardResult] = convert_shard
     origin: str | None = None
+    citations: Sequence[str] = ()
     renumbers: bool = False
 
     def numbers(self) -> list[int]:
@@ -121,7 +126,8 @@ class Ingest:
     def described(self) -> Manifest:
         """Return the manifest of the new dataset, without shards."""
         options = self.options
-        made = {"command": options.command, "rlx": version("rlx"), "parents": list(self.parents), **self.recipe}
+        parents = [*map(_parent, self.parents)]
+        made = {"command": options.command, "rlx": version("rlx"), "parents": parents, **self.recipe}
         if self.origin is not None and self.origin.startswith(HUB):
             made[FROM] = self.origin  # whose commit the command need not say
         return Manifest(
@@ -201,6 +207,8 @@ class Ingest:
             writer.save()
         if not failures:
             claim.finish()
+            given = [entry for one in self.parents for entry in given_citations(one.manifest, Directory(one.path))]
+            write_citations(claim.path, [*self.citations, *given])
         skipped = len(self.numbers()) - len(pending)
         seconds, path = time.monotonic() - started, claim.place if failures else claim.path
         return Report.of(path, writer.manifest, seconds, written, skipped_shards=skipped, failures=failures)
@@ -226,7 +234,7 @@ class Ingest:
         return shards.failures, shards.steps_written
 
 
-def parent_of(dataset: Dataset) -> Mapping[str, Any]:
+def _parent(dataset: Dataset) -> Mapping[str, Any]:
     """Return the entry of a lineage for a dataset's parent."""
     return {"id": dataset.manifest.id, "crc32c": FileRecord.of(dataset.path / FILE_NAME).crc32c}
 

@@ -19,7 +19,7 @@ from rlx.errors import CorruptDatasetError, DatasetError, SchemaMismatchError
 from rlx.formats.common.source import block_steps
 from rlx.manifest import ShardRecord
 from rlx.pipeline.convert import StoredDataset
-from rlx.pipeline.ingest import Ingest, LocalFiles, parent_of
+from rlx.pipeline.ingest import Ingest, LocalFiles
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, check_apart
 from rlx.progress import Progress
@@ -139,11 +139,10 @@ def assemble(
         recipe: what decides the data beside the parents.
     """
     started = time.monotonic()
-    described = [parent_of(one) for one in parents]
     root = parents[0].path if len(parents) == 1 else None
     lineage = _lineages(parents)
     ingest = Ingest(
-        assembly, root, options, progress, parents=described, lineage=lineage, recipe=recipe or {}, renumbers=True
+        assembly, root, options, progress, parents=parents, lineage=lineage, recipe=recipe or {}, renumbers=True
     )
     with claimed(destination, overwrite=options.overwrite) as claim:
         ingest.check_resumable(claim.place)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import PartialError, TransformError
 from rlx.formats.common.source import MAX_BLOCK_STEPS
-from rlx.pipeline.ingest import Ingest, LocalFiles, parent_of
+from rlx.pipeline.ingest import Ingest, LocalFiles
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import RECIPE, Report, check_apart
 from rlx.pipeline.transformed import IN_PROGRESS, Transformed, read_input, shard_inputs, transform_shard
@@ -106,7 +106,7 @@ def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options
         source,
         options,
         progress,
-        parents=[parent_of(dataset)],
+        parents=[dataset],
         lineage=dataset.manifest.lineage,
         recipe={RECIPE: recipe.to_json()},
         renumbers=True,

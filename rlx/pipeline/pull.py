@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlx.errors import CorruptShardError, DatasetExistsError, DownloadError, SourceError, SourceNotFoundError
-from rlx.files.atomic import PARTIAL, write_file
+from rlx.files.atomic import PARTIAL
 from rlx.files.checksum import FileStat
 from rlx.files.disk import check_room, disk_errors
 from rlx.files.location import Location, WritableLocation
@@ -18,7 +18,7 @@ from rlx.files.retry import Cancel
 from rlx.files.urls import is_url
 from rlx.home import below_home, locate
 from rlx.manifest import FileRecord, Manifest, ShardRecord
-from rlx.pipeline.citation import given_citations
+from rlx.pipeline.citation import given_citations, write_citations
 from rlx.pipeline.report import Report, bytes_at, check_apart, manifest_at
 from rlx.pipeline.transfers import JOBS, PlannedTransfer, TransferPlan, TransferReport, transfer
 from rlx.progress import Progress
@@ -78,10 +78,9 @@ def _bring_citations(remote: Manifest, location: Location, path: Path, *, overwr
     except SourceError as exc:  # the dataset is here, whole
         logger.warning("without the citations: %s", exc)
         return
-    if given:
-        write_file(path / CITATION, ["\n\n".join([*given, ""]).encode()])
-    elif overwrite:
+    if overwrite:
         (path / CITATION).unlink(missing_ok=True)
+    write_citations(path, given)
 
 
 def plan_pull(url: str, destination: Path | None = None, *, overwrite: bool = False) -> TransferPlan:

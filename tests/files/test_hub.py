@@ -285,7 +285,8 @@ def test_files_of_the_cache_are_read_from_there(
     hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.add("me/pong", {"run/rlx.json": b"{}", "run/large": bytes(10_000), "other": b"no"})
-    found = Hub("hf://datasets/me/pong/run", retry=QUICK).snapshot()
+    found, card = Hub("hf://datasets/me/pong/run", retry=QUICK).snapshot()
+    assert not card.exists()
     assert {path.name for path in found.iterdir()} == {"rlx.json", "large"}
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     asked = len(hub.requests)
@@ -294,7 +295,7 @@ def test_files_of_the_cache_are_read_from_there(
     assert location.read("large", 3, 5)[0] == bytes(2)
     with pytest.raises(SourceNotFoundError, match="HF_HUB_OFFLINE is set"):
         location.stat("nothing")
-    assert Hub("hf://datasets/me/pong/run", retry=QUICK).snapshot() == found
+    assert Hub("hf://datasets/me/pong/run", retry=QUICK).snapshot() == (found, card)
     shutil.rmtree(tmp_path / "hub")
     with pytest.raises(SourceError, match="hf://datasets/me/pong"):
         Hub("hf://datasets/me/pong/run", retry=QUICK).snapshot()

@@ -140,6 +140,9 @@ def test_a_given_citation_comes_first_and_an_unchanged_dataset_is_cited_anew(
     ]
     rlx.pull(URL, tmp_path / "copy")
     assert rlx.cite(tmp_path / "copy") == rlx.cite(URL)
+    rlx.preprocess(tmp_path / "copy", tmp_path / "signs", transform="clip_reward")
+    rlx.merge([tmp_path / "copy", tmp_path / "signs"], output=tmp_path / "both")
+    assert rlx.cite(tmp_path / "both") == rlx.cite(tmp_path / "signs") == rlx.cite(URL)
     rlx.push(tmp_path / "copy", URL, version="v1")  # what was given stays
     assert rlx.cite(URL) == rlx.cite(tmp_path / "copy")
     assert b'license: "mit"' in hub.files("me/pong")[NAME]

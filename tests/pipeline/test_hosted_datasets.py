@@ -15,6 +15,20 @@ from tests.pipeline.pushes import write
 
 LEROBOT = Path(__file__).parents[1] / "golden/lerobot"
 DOOR = "minari:D4RL/door/human-v2"
+CARD = b"""# Door
+```bash
+pip install minari
+```
+## Citation
+```bibtex
+@article{adroit,
+  title = {Adroit}
+}
+```
+```bibtex
+[More Information Needed]
+```
+"""
 
 
 @pytest.fixture
@@ -29,7 +43,7 @@ def minari(hub: HubServer, tmp_path: Path) -> str:
         "farama-minari/D4RL",
         {
             "namespace_metadata.json": json.dumps({"datasets": names}).encode(),
-            "README.md": b"not fetched",
+            "README.md": CARD,
             **{f"door/human-v{version}/{name}": content for version in (2, 10) for name, content in files.items()},
         },
     )
@@ -48,7 +62,10 @@ def test_download_of_minari(hub: HubServer, minari: str, cli: Cli, home: Path) -
     assert manifest.notes["origin"] == pinned
     assert manifest.lineage[-1]["from"] == pinned
     assert manifest.lineage[-1]["command"] == f"rlx download {DOOR}"
-    assert not any("README" in request.path for request in hub.requests)
+    assert [entry.partition("{")[2].partition(",")[0] for entry in rlx.cite(report["dataset"])] == [
+        "adroit",
+        "fu2020d4rl",
+    ]
     assert json.loads(cli("download", DOOR, "--dry-run", "--json").out)["files"][0]["state"] == "done"
     hub.add("farama-minari/D4RL", {"README.md": b"news"})  # the files are the same
     assert json.loads(cli("download", DOOR, "--json").out)["skipped_shards"] == 1

@@ -186,6 +186,8 @@ def _origin(metadata: Mapping[str, Any]) -> dict[str, str]:
         origin["environment"] = environment
         if can_be_noted(spec):
             origin["env_spec"] = spec
+    if str(metadata.get("dataset_id")).startswith("D4RL/"):
+        origin["citation"] = "Fu et al. 2020, D4RL: Datasets for Deep Data-Driven Reinforcement Learning"
     return origin
 
 
