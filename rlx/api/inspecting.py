@@ -223,8 +223,9 @@ def _plotted(dataset: StrPath, path: Path) -> Path:
 def cite(dataset: StrPath) -> list[str]:
     """Return BibTeX of a dataset: the entries of its ``CITATION.bib``, then the papers that its source names.
 
-    ``rlx push --cite`` writes that file to the hub, and ``rlx pull`` downloads it; downloads of other projects' datasets
-    write it from the card there. A paper that rlx does not know is returned as the source wrote it, as a comment of BibTeX.
+    ``rlx push --cite`` writes that file to the hub, and ``rlx pull`` downloads it; downloads of other projects'
+    datasets write it from the card there. A paper that rlx does not know is returned as the source wrote it, as a
+    comment of BibTeX.
 
     Args:
         dataset: the dataset's directory, its id below ``$RLX_HOME``, or its URL.
