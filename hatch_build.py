@@ -77,10 +77,15 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # object h
 
 
 def compress(wheel: Path) -> None:
-    """Write a wheel again, at the highest level of deflate; hatchling has no option for it."""
+    """Write a wheel again, at the highest level of deflate and without entries for directories.
+
+    hatchling has no option for the one, and auditwheel none for the other.
+    """
     partial = wheel.with_name(f"{wheel.name}.partial")
     with zipfile.ZipFile(wheel) as before, zipfile.ZipFile(partial, "w") as after:
         for member in before.infolist():
+            if member.is_dir():
+                continue
             after.writestr(member, before.read(member), zipfile.ZIP_DEFLATED, 9)
     partial.replace(wheel)
 
