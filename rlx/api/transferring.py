@@ -76,7 +76,7 @@ def list_runs(
     """List local datasets and downloadable runs; a run that is both is listed once, as the local dataset.
 
     Args:
-        url: URL or directory of the runs: only those; of ``hf://datasets/ORG``, what rlx has pushed there.
+        url: URL or directory of the runs: only those; of ``hf://datasets/ORG[/NAME]``, what rlx has pushed there.
         remote: downloadable runs only.
         local: datasets below ``$RLX_HOME`` only.
         game: runs of this game only, case-insensitive.

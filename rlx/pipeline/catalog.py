@@ -21,7 +21,7 @@ from rlx.formats.finding import find_runs
 from rlx.formats.rl_unplugged import GAMES, shard_file
 from rlx.formats.rl_unplugged.reader import RLUnpluggedLayout
 from rlx.home import dataset_ids, home
-from rlx.manifest import Manifest
+from rlx.manifest import FILE_NAME, Manifest
 from rlx.pipeline.hosted_datasets import HOSTS, listed
 from rlx.pipeline.sources import DEFAULTS, Base, Place
 from rlx.progress import Silent
@@ -114,8 +114,8 @@ def remote_runs(source: str | None = None, game: str | None = None, search: str 
 
 
 def _runs_at(source: str | None, game: str | None, here: Collection[str]) -> list[CatalogEntry]:
-    if (organisation := organisation_of(source or "")) is not None:
-        return _pushed(organisation, here)
+    if source is not None and source.startswith(HUB) and (pushed := _pushed(source)) is not None:
+        return _described_at(pushed, here)
     base = open_source(source, retry=_FEW_RETRIES) if source else None
     if base is not None and base.directory is not None:
         return [_remote(run.id, base.url, len(run.shards()), run.id in here) for run in find_runs(base.directory)]
@@ -136,13 +136,22 @@ def _runs_at(source: str | None, game: str | None, here: Collection[str]) -> lis
     return [entry for entry in wanted if (entry.game, entry.run) in there]
 
 
-def _pushed(organisation: str, here: Collection[str]) -> list[CatalogEntry]:
+def _pushed(url: str) -> list[str] | None:
+    """Return the URLs of rlx's datasets of an organisation, or in a repository; None for one of other files."""
     # Listing a directory should not load the HTTP libraries.
+    from rlx.files.hub import Hub  # noqa: PLC0415
     from rlx.files.hub_api import repositories  # noqa: PLC0415
 
+    if (organisation := organisation_of(url)) is not None:
+        return [f"{HUB}{dataset}" for dataset in repositories(author=organisation, tag=TAG)]
+    end = f"/{FILE_NAME}"
+    files = [f"{url}/{file.name}" for file in Hub(url, retry=_FEW_RETRIES).list()]
+    return [file.removesuffix(end) for file in files if file.endswith(end)] or None
+
+
+def _described_at(urls: Sequence[str], here: Collection[str]) -> list[CatalogEntry]:
     entries = []
-    for dataset in repositories(author=organisation, tag=TAG):
-        url = f"{HUB}{dataset}"
+    for url in urls:
         try:
             manifest = read_manifest(open_location(url, retry=_FEW_RETRIES))
         except RlxError as exc:  # others of its datasets can be read

@@ -204,6 +204,11 @@ def test_the_datasets_that_rlx_pushed_are_listed(hub: HubServer, dataset: Path) 
     hub.add("me/other", {"README.md": b"---\ntags:\n- text\n---\n"})
     (found,) = rlx.list_runs("hf://datasets/me")
     assert (found.source, found.steps, found.shards, found.local) == (URL, 24, 3, False)
+    rlx.push(dataset, f"{URL}/runs/5")
+    assert [one.source for one in rlx.list_runs(URL)] == [URL, f"{URL}/runs/5"]
+    assert [one.source for one in rlx.list_runs(f"{URL}@main/runs")] == [f"{URL}@main/runs/5"]
+    hub.add("me/shards", {"Pong/run_1-00000-of-00050": b""})
+    assert [one.id for one in rlx.list_runs("hf://datasets/me/shards")] == ["Pong/1"]
 
 
 def test_files_of_the_hub_are_converted_with_their_commit(hub: HubServer, dataset: Path, tmp_path: Path) -> None:
