@@ -125,7 +125,7 @@ def measure_memory(folder: Path, frames: NDArray[np.uint8], rows: int) -> dict[s
     write_run(logs, frames, rows, 1)
     # In a process of its own that has imported nothing else, as a worker is.
     program = (
-        "from pathlib import Path; from rlx.pipeline.convert import convert; from rlx.pipeline.report import Options; "
+        "from pathlib import Path; from rlx.pipeline.convert import convert; from rlx.pipeline.options import Options; "
         "from rlx.progress import Silent; "
         f"source, destination = Path({str(logs)!r}), Path({str(folder / 'rlx')!r}); "
         "convert(source, destination, Options(jobs=1), source_format=None, progress=Silent())"

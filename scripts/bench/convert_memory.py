@@ -34,7 +34,7 @@ SIZES = ("small", "large")
 _DISCRETE, _CONTINUOUS = ("int64", ()), ("float32", (2,))
 _EXPORT = "from pathlib import Path; from rlx.pipeline.export import export; from rlx.progress import Silent"
 _IMPORT = (
-    "from pathlib import Path; from rlx.pipeline.convert import convert; from rlx.pipeline.report import Options; "
+    "from pathlib import Path; from rlx.pipeline.convert import convert; from rlx.pipeline.options import Options; "
     "from rlx.progress import Silent"
 )
 _PEER = "from pathlib import Path; from scripts.bench import peer"
