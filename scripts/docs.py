@@ -37,17 +37,17 @@ Results go to stdout, everything else to stderr. `--json` prints one document, e
 """
 _ERRORS = """# Errors
 
-Generated from the code by `scripts/docs`. A message says what failed, what was expected and what was found; the
-hint gives the command that fixes it:
+Errors and exit codes of all commands and functions, generated from the code by `scripts/docs`. A message says what
+failed, what was expected and what was found; the hint gives the command or argument that fixes it:
 
 ```text
 error: pong holds a dataset
 hint: --resume collects what is missing, --overwrite starts afresh, --output chooses another directory
 ```
 
-In Python, every error is a subclass of `RlxError` in `rlx.errors`, with the attribute `hint`. The user can fix these
-errors, or their cause is outside rlx. Any other exception is a bug of rlx and shows its traceback; `--debug` shows the
-traceback of all errors.
+In Python, these errors are subclasses of `RlxError` in `rlx.errors`, with the attribute `hint`. You can fix their cause,
+or it lies outside rlx. Any other exception is a bug of rlx and shows its traceback; `--debug` shows the traceback of all
+errors.
 
 | exit code | meaning |
 |---|---|
@@ -55,11 +55,11 @@ traceback of all errors.
 | 1 | any other error |
 | 2 | invalid arguments |
 | 3 | data are corrupt, or verification failed |
-| 4 | forbidden |
+| 4 | access denied |
 | 5 | not found |
 | 6 | some shards failed, the others are complete; run the same command again, or the command in the hint |
 | 130 | interrupted by Ctrl-C; finished work is kept, and the message says how to resume |
-| 129, 131, 143 | the same, by SIGHUP, SIGQUIT or SIGTERM |
+| 129, 131, 143 | the same, by SIGHUP, SIGQUIT and SIGTERM |
 | 141 | the reader closed stdout, as `head` does; prints no message |
 
 | error | exit code | meaning |
