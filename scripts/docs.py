@@ -45,9 +45,9 @@ error: pong holds a dataset
 hint: --resume collects what is missing, --overwrite starts afresh, --output chooses another directory
 ```
 
-In Python, these errors are subclasses of `RlxError` in `rlx.errors`, with the attribute `hint`. You can fix their cause,
-or it lies outside rlx. Any other exception is a bug of rlx and shows its traceback; `--debug` shows the traceback of all
-errors.
+In Python, these errors are subclasses of `RlxError` in `rlx.errors`, with the attribute `hint`. Their cause is
+something that you can fix, or lies outside rlx. Any other exception is a bug of rlx and shows its traceback; `--debug`
+shows the traceback of all errors.
 
 | exit code | meaning |
 |---|---|
