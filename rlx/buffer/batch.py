@@ -14,7 +14,7 @@ from tensordict.utils import expand_as_right
 from rlx.buffer.index.continuity import Links
 from rlx.buffer.index.trajectory_index import RingTrajectoryIndex
 from rlx.buffer.protocol import Rows, Storage
-from rlx.buffer.storage.step_schema import as_path, leaves, leaves_of, signed, text_leaves
+from rlx.buffer.storage.step_schema import as_path, leaves, leaves_of, padded, text_leaves
 from rlx.errors import SchemaMismatchError
 from rlx.store.dataset import normalize
 from rlx.store.ted import to_leaf, to_rows
@@ -287,20 +287,14 @@ def _chains(
 def _padded(flat: TensorDictBase, lengths: NDArray[np.int64], group: tuple[str, ...]) -> TensorDictBase:
     counts = torch.from_numpy(lengths)
     mask = torch.arange(int(lengths.max(initial=0))) < counts[:, None]
-    padded: Any = flat.apply(lambda leaf: _pad(leaf, mask), batch_size=list(mask.shape))
+    result: Any = flat.apply(lambda leaf: padded(leaf, mask), batch_size=list(mask.shape))
     for key, texts in text_leaves(flat).items():
         rows = np.full(tuple(mask.shape), "", object)
         rows[mask.numpy()] = to_rows(texts)
-        padded.set(key, to_leaf(rows))
-    padded.set((*group, "mask"), mask.to(flat.device))
-    padded.names = [None, "time"]
-    return cast("TensorDictBase", padded)
-
-
-def _pad(leaf: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    padded = leaf.new_zeros((*mask.shape, *leaf.shape[1:]))
-    signed(padded)[mask.to(leaf.device)] = signed(leaf)
-    return padded
+        result.set(key, to_leaf(rows))
+    result.set((*group, "mask"), mask.to(flat.device))
+    result.names = [None, "time"]
+    return cast("TensorDictBase", result)
 
 
 def _nested(flat: TensorDictBase, lengths: NDArray[np.int64]) -> TensorDictBase:

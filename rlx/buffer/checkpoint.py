@@ -19,9 +19,9 @@ from typing import Any, BinaryIO
 
 import torch
 import zstandard
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 
-from rlx.buffer.storage.step_schema import leaves, tree
+from rlx.buffer.storage.step_schema import leaves, nested
 from rlx.errors import (
     CorruptDatasetError,
     DatasetExistsError,
@@ -206,7 +206,7 @@ def _read_steps(
                 described[i].key: _read_leaf(file, described[i], steps, lengths[i])
                 for file, i in zip(files, chosen, strict=True)
             }
-            yield tree(named, steps)
+            yield TensorDict(nested(named), [steps])
 
 
 def _read_leaf(file: BinaryIO, leaf: Leaf, steps: int, length: int) -> torch.Tensor:

@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 
 from rlx.buffer.checkpoint import check_part, files_of, load, save
 from rlx.buffer.index.continuity import ORIGIN
 from rlx.buffer.prefetch import Draw
 from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
-from rlx.buffer.storage.step_schema import Texts, leaves, tree
+from rlx.buffer.storage.step_schema import Texts, leaves, nested
 from rlx.errors import SchemaMismatchError
 
 BLOCK_BYTES = 8 << 20
@@ -149,7 +149,7 @@ def steps_state(storage: Storage) -> list[tuple[tuple[str, ...], torch.Tensor]]:
 def steps_of(state: list[tuple[tuple[str, ...], torch.Tensor]]) -> Iterator[TensorDictBase]:
     """Yield the steps [n] of ``steps_state``, as one block; none if it was empty."""
     if state:
-        yield tree(dict(state), len(state[0][1]))
+        yield TensorDict(nested(dict(state)), [len(state[0][1])])
 
 
 def _draw_state(draw: Draw) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
+from tensordict import NonTensorData, NonTensorStack, TensorDictBase
 
 from rlx.buffer.index.continuity import INDEX, IS_INIT, ORIGIN, Flags, Leaves, Path
 from rlx.buffer.protocol import Rows
@@ -50,14 +50,6 @@ def leaves(steps: TensorDictBase) -> list[tuple[tuple[str, ...], torch.Tensor]]:
     return [(path, leaf.contiguous()) for path, leaf in leaves_of(steps).items()]
 
 
-def tree(named: Mapping[tuple[str, ...], torch.Tensor], count: int) -> TensorDictBase:
-    """Return steps [count] of tensors by their paths."""
-    steps = TensorDict({}, [count])
-    for path, value in named.items():
-        steps.set(path, value)
-    return steps
-
-
 def _collected(steps: TensorDictBase, parents: Path = ()) -> Iterator[tuple[Path, Any]]:
     for name, value in steps.items():
         # First of all, since it takes a tenth of the time to see that a value is a tensor.
@@ -77,6 +69,13 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 def signed(leaf: torch.Tensor) -> torch.Tensor:
     """Return a tensor; unsigned integers that torch cannot read or write by rows as signed ones, in place."""
     return leaf.view(_SIGNED[leaf.dtype]) if leaf.dtype in _SIGNED else leaf
+
+
+def padded(leaf: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Return [N, T, ...] the rows of a leaf where the mask [N, T] is set, and zeros elsewhere."""
+    rows = leaf.new_zeros((*mask.shape, *leaf.shape[1:]))
+    signed(rows)[mask.to(leaf.device)] = signed(leaf)
+    return rows
 
 
 def schema_of(leaves: Leaves, dims: int) -> StepSchema:

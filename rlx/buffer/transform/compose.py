@@ -16,7 +16,7 @@ import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, is_leaf_nontensor
 
 from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex
-from rlx.buffer.storage.step_schema import signed
+from rlx.buffer.storage.step_schema import padded, signed
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.transform.protocol import Neighbours, NeighbourTransform, Pointwise, Reader
 
@@ -294,14 +294,8 @@ def _around(transforms: Any, batch: TensorDictBase) -> TensorDictBase:
     if mask is None:
         made = made.reshape(batch.shape)
     else:
-        made = made.apply(lambda leaf: _padded(leaf, mask), batch_size=batch.batch_size)
+        made = made.apply(lambda leaf: padded(leaf, mask), batch_size=batch.batch_size)
         made.set("collector", batch.get("collector"))
     made.names = batch.names
     placed: TensorDictBase = made if batch.device is None else made.to(batch.device)
     return placed
-
-
-def _padded(leaf: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    padded = leaf.new_zeros((*mask.shape, *leaf.shape[1:]))
-    signed(padded)[mask] = signed(leaf)
-    return padded
