@@ -37,7 +37,7 @@ FORMAT = "rlx.buffer"
 VERSION = 1
 _MANIFEST = "buffer.json"
 _STATE = "state.pt"
-_NAME = re.compile(r"[0-9a-f]{32}")
+HEX_NAME = re.compile(r"[0-9a-f]{32}")  # of a directory of files
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def save(
     partial.replace(path / _MANIFEST)
     sync(path)  # before the files of the last checkpoint go
     for other in path.iterdir():
-        if _NAME.fullmatch(other.name) and other != directory:
+        if HEX_NAME.fullmatch(other.name) and other != directory:
             shutil.rmtree(other)
 
 
@@ -149,7 +149,7 @@ def files_of(path: Path) -> Path:
 
 def _files(path: Path, manifest: Mapping[str, Any]) -> Path:
     name = str(manifest.get("files"))
-    if not _NAME.fullmatch(name):
+    if not HEX_NAME.fullmatch(name):
         raise CorruptDatasetError(f"{path / _MANIFEST} is damaged: files {name!r}")
     return path / name
 

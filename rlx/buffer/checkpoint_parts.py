@@ -10,7 +10,6 @@ whose rows have all been written again is left out of the next list of segments,
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import uuid
 from collections import Counter, OrderedDict
@@ -23,16 +22,15 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
-from rlx.buffer.checkpoint import read_blocks, write_blocks
+from rlx.buffer.checkpoint import HEX_NAME, read_blocks, write_blocks
 from rlx.buffer.protocol import Rows
 from rlx.buffer.replay_buffer import ReplayBuffer
-from rlx.buffer.snapshot import BLOCK_BYTES, ordered_rows
+from rlx.buffer.snapshot import blocks_at, ordered_rows
 from rlx.buffer.storage.ring import RingStorage
 from rlx.buffer.storage.step_schema import leaves
 from rlx.errors import CorruptDatasetError, SchemaMismatchError
 from rlx.files.atomic import sync_tree
 
-SEGMENT = re.compile(r"[0-9a-f]{32}")
 _ROW = "_row"
 _MANIFEST = "segment.json"
 _HELD_BYTES = 256 << 20
@@ -82,7 +80,8 @@ class SavedRows:
                 self._follow()
             rows = self._changed_rows()
             written, held, size = _Segment(self._directory), list[TensorDictBase](), 0
-            for block in self._blocks(rows):
+            for at, block in blocks_at(buffer.storage, rows[None]):
+                block.set(_ROW, torch.from_numpy(at.copy()))
                 nbytes = sum(leaf.nbytes for _, leaf in leaves(block))
                 if size + nbytes > _HELD_BYTES:
                     written.add(block)
@@ -149,17 +148,6 @@ class SavedRows:
             total -= self._sizes[number] - live[number]
         return np.flatnonzero(np.isin(self._owner, again)) if again else np.empty(0, np.int64)
 
-    def _blocks(self, rows: Rows) -> Iterator[TensorDictBase]:
-        storage = self._buffer.storage
-        if not rows.size:
-            return
-        row_bytes = sum(leaf.nbytes for _, leaf in leaves(storage.get_encoded(rows[:1])))
-        at_once = max(1, BLOCK_BYTES // max(1, row_bytes))
-        for start in range(0, len(rows), at_once):
-            chosen = rows[start : start + at_once]
-            block = storage.get_encoded(chosen)
-            yield block.set(_ROW, torch.from_numpy(chosen.copy()))
-
     def load(self, state: Mapping[str, Any], names: Sequence[str]) -> None:
         """Restore the buffer from a state of ``begin`` and its segments."""
         storage = self._buffer.storage
@@ -171,7 +159,7 @@ class SavedRows:
                 f"checkpoint of a storage with max_size {state['capacity']:,}, found {storage.max_size:,}"
             )
         for name in names:
-            if not SEGMENT.fullmatch(name):
+            if not HEX_NAME.fullmatch(name):
                 raise CorruptDatasetError(f"{self._directory}: segment {name!r}")
         self._segments, self._next = dict(enumerate(names)), len(names)
         self._disown()

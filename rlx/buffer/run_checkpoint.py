@@ -17,6 +17,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ import google_crc32c
 import numpy as np
 import torch
 
-from rlx.buffer.checkpoint_parts import SEGMENT, PlainState, SavedRows, decoded
+from rlx.buffer.checkpoint import HEX_NAME
+from rlx.buffer.checkpoint_parts import PlainState, SavedRows, decoded
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.closing import Closing
 from rlx.errors import CorruptDatasetError, DatasetExistsError, FormatVersionError, SchemaMismatchError
@@ -86,6 +88,7 @@ class Checkpoint(Closing):
         if self.path.exists() and not (self.path / _MANIFEST).is_file() and not _is_unused(self.path):
             raise DatasetExistsError(f"{self.path} exists and is not a checkpoint", hint="choose another path")
         self._parts = {name: _part(name, part) for name, part in parts.items()}
+        self._collectors = {name: part for name, part in parts.items() if _is_collector(part)}
         self._is_closed = False
         self._writer: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -171,7 +174,7 @@ class Checkpoint(Closing):
         for entry in self.path.iterdir():
             if entry.name in used:
                 continue
-            if SEGMENT.fullmatch(entry.name):
+            if HEX_NAME.fullmatch(entry.name):
                 shutil.rmtree(entry)
             elif _STATE.fullmatch(entry.name.removesuffix(".partial")):
                 entry.unlink()
@@ -204,9 +207,7 @@ class Checkpoint(Closing):
             if name not in self._buffers:
                 load(decoded(state["parts"][name]))
         self.new_episodes = {
-            name: reason
-            for name, (read, _) in self._parts.items()
-            if (reason := getattr(read, "hidden", lambda: None)())
+            name: reason for name, collector in self._collectors.items() if (reason := collector.hidden_state)
         }
         self.values = decoded(state["values"])
         set_generator_state(state["generators"])
@@ -229,7 +230,7 @@ class Checkpoint(Closing):
                 )
             _ = int(manifest["step"]), manifest["state"]["file"], manifest["state"]["crc32c"]
             for buffer in manifest["buffers"].values():
-                _ = [SEGMENT.fullmatch(segment) for segment in buffer["segments"]]
+                _ = [HEX_NAME.fullmatch(segment) for segment in buffer["segments"]]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
             raise CorruptDatasetError(f"{path} is damaged: {exc!r}") from exc
         found: dict[str, Any] = manifest
@@ -272,18 +273,9 @@ class Checkpoint(Closing):
 _Part = tuple[Callable[[], Any], Callable[[Any], Any]]
 
 
-class _Collected:
-    """Reader of a collector's state, its environments' included."""
-
-    def __init__(self, collector: Any) -> None:
-        self._collector = collector
-
-    def __call__(self) -> Any:
-        return self._collector.state_dict(environments=True)
-
-    def hidden(self) -> str | None:
-        reason: str | None = self._collector.hidden_state
-        return reason
+def _is_collector(part: Any) -> bool:
+    # By an attribute, as the package of collectors needs an extra.
+    return hasattr(part, "hidden_state") and not isinstance(part, torch.nn.Module)
 
 
 def _part(name: str, part: Any) -> _Part:
@@ -294,10 +286,8 @@ def _part(name: str, part: Any) -> _Part:
         return (lambda: bits.state), (lambda state: setattr(bits, "state", state))
     if isinstance(part, random.Random):
         return part.getstate, part.setstate
-    if hasattr(part, "hidden_state") and not isinstance(
-        part, torch.nn.Module
-    ):  # a collector, whose package needs an extra
-        return _Collected(part), part.load_state_dict
+    if _is_collector(part):
+        return partial(part.state_dict, environments=True), part.load_state_dict
     if hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
         return part.state_dict, part.load_state_dict
     raise TypeError(f"{name}: expected something with state_dict and load_state_dict, found {type(part).__name__}")
@@ -308,5 +298,5 @@ def _is_unused(path: Path) -> bool:
     names = [entry.name for entry in path.iterdir()] if path.is_dir() else ["file"]
     ours = (lock.FILE_NAME, f"{_MANIFEST}.partial")
     return all(
-        name in ours or SEGMENT.fullmatch(name) or _STATE.fullmatch(name.removesuffix(".partial")) for name in names
+        name in ours or HEX_NAME.fullmatch(name) or _STATE.fullmatch(name.removesuffix(".partial")) for name in names
     )

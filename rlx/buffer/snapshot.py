@@ -17,7 +17,7 @@ from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
 from rlx.buffer.storage.step_schema import Texts, leaves, nested
 from rlx.errors import SchemaMismatchError
 
-BLOCK_BYTES = 8 << 20
+_BLOCK_BYTES = 8 << 20
 
 
 def describe(storage: Storage, sampler: Sampler, writer: Writer, pending: list[Draw]) -> dict[str, Any]:
@@ -54,14 +54,19 @@ def ordered_rows(storage: Storage) -> Rows:
 
 
 def blocks(storage: Storage) -> Iterator[TensorDictBase]:
-    """Yield the stored steps in time order: blocks [lanes * n] of n steps of every lane."""
-    rows = ordered_rows(storage)
+    """Return the stored steps in time order: blocks [lanes * n] of n steps of every lane."""
+    return (block for _, block in blocks_at(storage, ordered_rows(storage)))
+
+
+def blocks_at(storage: Storage, rows: Rows) -> Iterator[tuple[Rows, TensorDictBase]]:
+    """Yield the steps at rows [lanes, n]: blocks of the next rows of every lane, and these rows."""
     if not rows.size:
         return
     row_bytes = sum(leaf.nbytes for _, leaf in leaves(storage.get_encoded(rows[0, :1])))
-    at_once = max(1, BLOCK_BYTES // max(1, row_bytes * len(rows)))
+    at_once = max(1, _BLOCK_BYTES // max(1, row_bytes * len(rows)))
     for start in range(0, rows.shape[1], at_once):
-        yield storage.get_encoded(rows[:, start : start + at_once].reshape(-1))
+        chosen = rows[:, start : start + at_once].reshape(-1)
+        yield chosen, storage.get_encoded(chosen)
 
 
 def restore(
