@@ -3,6 +3,7 @@
 import logging
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from tensordict import TensorDictBase
 
 from rlx.buffer.batch import split_trajectories
 from rlx.closing import Closing
-from rlx.collector.background import FreeRunning
+from rlx.collector.background import Background, give_up
 from rlx.collector.environment.state_capture import capture
 from rlx.collector.environment.state_restore import restore
 from rlx.collector.environment.state_rules import HiddenStateError
@@ -30,7 +31,7 @@ from rlx.fork import ThisProcessOnly, on_fork
 logger = logging.getLogger(__name__)
 
 
-class BaseCollector(FreeRunning, Closing):
+class BaseCollector(Closing):
     """Iterator over batches of steps as TED TensorDicts; base of ``Collector`` and ``MultiCollector``.
 
     Args:
@@ -75,6 +76,8 @@ class BaseCollector(FreeRunning, Closing):
             hint="create the collector in the process that uses it",
         )
         self._here.check()
+        self._background: Background | None = None
+        self._end: weakref.finalize[[Background], BaseCollector] | None = None
         actors.__enter__()
         # Also without a shutdown: running work is abandoned, not waited for.
         self._close = weakref.finalize(self, actors.__exit__, GeneratorExit, GeneratorExit(), None)
@@ -254,6 +257,62 @@ class BaseCollector(FreeRunning, Closing):
         self._drop_episodes()
         self._next_episode = state["next_trajectory"]
 
+    def start(self) -> None:
+        """Collect into the replay buffer in a thread of its own, until ``total_frames`` or ``shutdown``.
+
+        The policy runs as a copy: new weights are in use from the next batch after ``update_policy_weights_``. What
+        ends the thread early is raised by the next method that is called.
+
+        Raises:
+            CollectError: the collector has no replay buffer, or the policy cannot be copied.
+
+        Example:
+            >>> from rlx.buffer import LazyTensorStorage, ReplayBuffer
+            >>> from rlx.collector import Collector
+            >>> memory = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=32)
+            >>> with Collector("CartPole-v1", frames_per_batch=50, replay_buffer=memory) as collector:
+            ...     collector.start()
+            ...     while memory.write_count < 200:
+            ...         pass
+            ...     with collector.pause():
+            ...         memory.sample().shape
+            torch.Size([32])
+        """
+        self._here.check()
+        if self._deliver.replay_buffer is None:
+            raise CollectError("start: expected a collector with a replay_buffer")
+        if self._background is not None:
+            self._background.check()
+            if self._background.is_running:
+                return
+        if self._module is not None and not self._has_copies:
+            self._pool.detach()
+            self._has_copies = True
+        self._background = Background(self._collect_one)
+        # Made after the one that closes the environments, so run before it when the program ends.
+        self._end = weakref.finalize(self, give_up, self._background)
+
+    def is_running(self) -> bool:
+        """Return whether the thread of ``start`` has more to collect."""
+        return self._background is not None and self._background.is_running
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Wait for the batch that the thread of ``start`` collects; inside, nothing is written to the buffer.
+
+        Raises:
+            CollectError: nothing was started; or whatever ended the thread.
+        """
+        self._here.check()
+        if self._background is None:
+            raise CollectError("pause: expected a collector that was started")
+        with self._quiet():
+            yield
+
+    def async_shutdown(self, timeout: float | None = None) -> None:
+        """Do the same as ``shutdown``."""
+        self.shutdown(timeout)
+
     def shutdown(self, timeout: float | None = None) -> None:
         """Close the environments, after the batch that a thread of ``start`` is collecting, if any.
 
@@ -264,7 +323,10 @@ class BaseCollector(FreeRunning, Closing):
             CollectError: the batch took longer (the environments are closed nevertheless), or the thread failed.
         """
         try:
-            self._stop_background(timeout)
+            if self._background is not None:
+                self._background.stop(timeout)
+            if self._end is not None:
+                self._end.detach()
         finally:
             self._close()
         if self._background is not None:
@@ -275,12 +337,32 @@ class BaseCollector(FreeRunning, Closing):
         self.shutdown()
 
     def _leave(self) -> None:
-        super()._leave()
+        """Update after a fork: the child stops nothing of its parent."""
+        if self._end is not None:
+            self._end.detach()
+        self._background = None
         self._close.detach()
 
-    @property
-    def _has_buffer(self) -> bool:
-        return self._deliver.replay_buffer is not None
+    @contextmanager
+    def _quiet(self) -> Iterator[None]:
+        self._here.check()
+        if self._background is None:
+            yield
+            return
+        with self._background.paused():
+            self._background.check()
+            yield
+
+    def _expect_idle(self) -> None:
+        self._here.check()
+        if self._background is None:
+            return
+        self._background.check()
+        if self._background.is_running:
+            raise CollectError(
+                "the collector fills its replay buffer in the background: do not iterate over it",
+                hint="sample from the replay buffer, or do not call start()",
+            )
 
     def _collect_one(self) -> bool:
         if (batch := self._next_batch()) is None:
@@ -288,11 +370,6 @@ class BaseCollector(FreeRunning, Closing):
         self._iterations += 1
         self._deliver(batch, is_batched=self._is_batched)
         return True
-
-    def _detach(self) -> None:
-        if self._module is not None and not self._has_copies:
-            self._pool.detach()
-            self._has_copies = True
 
     def _check(self) -> None:
         n, total = sum(self._source.envs), self._plan.total_frames
