@@ -185,13 +185,10 @@ def _each(given: Any, workers: int, name: str) -> Sequence[Any]:
 
 
 def _frames(frames: int | Sequence[int] | None, workers: int, *, sync: bool) -> Sequence[int] | None:
-    if isinstance(frames, Sequence):
-        if len(frames) != workers:
-            raise CollectError(
-                f"frames_per_batch has {len(frames)} numbers: expected one for each of {workers} workers"
-            )
-        return frames
-    return None if frames is None else [frames // workers if sync else frames] * workers
+    if frames is None:
+        return None
+    each = frames if isinstance(frames, Sequence) or not sync else frames // workers
+    return _each(each, workers, "frames_per_batch")
 
 
 def _check_preemption(threshold: float | None, actors: Actors, replay_buffer: Any, *, sync: bool) -> None:
@@ -314,9 +311,7 @@ def _ray_actors(
     options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
 ) -> RayActors:
     config = {name: value for name, value in (init or {}).items() if value is not None}
-    if options is not None and not isinstance(options, Mapping) and len(options) != workers:
-        raise CollectError(f"remote_configs: expected one for each of {workers} workers, found {len(options)}")
-    each = [options or {}] * workers if options is None or isinstance(options, Mapping) else options
+    each = _each({} if options is None else options, workers, "remote_configs")
     needed = ceil(sum(float(one.get("num_cpus", 1)) for one in each))
     return RayActors(config.pop("address", None), cpus=max(needed, cores()), config=config, options=options)
 

@@ -192,18 +192,14 @@ class StepSource:
                 self._rounds += 1
                 self._ask(replace(quota, worker=worker), is_random=self._asked < self._plan.init_random_frames)
 
-    def restart(self, workers: Iterable[int]) -> None:
-        """Begin new episodes with the next tasks of these workers; drop the steps that they were asked for."""
-        workers = list(workers)
-        self.drop_asked(workers)
-        self._due |= self._sessions_for(workers)
-
-    def drop_asked(self, workers: Iterable[int]) -> None:
-        """Drop the steps already requested from these workers when they arrive, without waiting for them."""
+    def restart(self, workers: Sequence[int]) -> None:
+        """Begin new episodes with the next tasks of these workers; drop the steps that they were asked for, without
+        waiting for them."""
         for worker in workers:
             quotas = self._quotas[worker]
             self._asked -= sum(quota.steps for quota in quotas if quota is not None)
             self._quotas[worker] = deque([None] * len(quotas))
+        self._due |= self._sessions_for(workers)
 
     def uncount(self, steps: int) -> None:
         """Subtract steps that were collected but not delivered from the count."""
@@ -212,12 +208,11 @@ class StepSource:
 
     def resume_at(self, frames: int, sessions: int, seed: int | None, trajectory: int) -> None:
         """Continue with the counts of another source, with new episodes everywhere."""
-        self.drop_asked(range(len(self.envs)))
-        self.frames = self._asked = frames
         self.sessions, self.seed = sessions, seed
         for ids in self._ids:
             ids.skip_to(trajectory)
         self.restart(range(len(self.envs)))
+        self.frames = self._asked = frames
 
     def live_state(self) -> dict[str, Any] | str:
         """Return the state of the counts and of all workers; or, as text, what cannot be read."""

@@ -156,7 +156,7 @@ def test_mistakes() -> None:
         DistributedCollector(["CartPole-v1"], backend="gloo", frames_per_batch=10)
     with pytest.raises(CollectError, match="num_collectors=3: expected as many environments, found 2"):
         DistributedCollector(["CartPole-v1"] * 2, num_collectors=3, frames_per_batch=10)
-    with pytest.raises(CollectError, match="expected one for each of 2 workers, found 1"):
+    with pytest.raises(CollectError, match="remote_configs has 1 entries, expected one for each of 2 workers"):
         DistributedCollector(["CartPole-v1"] * 2, remote_configs=[{"num_cpus": 1}], frames_per_batch=10)
     with pytest.raises(CollectError, match="workers of this machine"):
         MultiCollector(["CartPole-v1"] * 2, preemptive_threshold=0.5, frames_per_batch=10, actors=RayActors())

@@ -518,7 +518,7 @@ def test_mistakes() -> None:
         MultiCollector(two)
     with pytest.raises(CollectError, match="expected 'stack', 0 or -1"):
         MultiCollector(two, frames_per_batch=10, cat_results=1)  # type: ignore[arg-type]
-    with pytest.raises(CollectError, match="has 1 numbers"):
+    with pytest.raises(CollectError, match="frames_per_batch has 1 entries"):
         MultiCollector(two, frames_per_batch=[10])
     with pytest.raises(CollectError, match="threshold 2"):
         MultiCollector(two, frames_per_batch=10, preemptive_threshold=2)

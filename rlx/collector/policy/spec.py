@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -189,7 +189,7 @@ def _loaded(text: str) -> Any:
 
 @contextmanager
 def exploring(exploration_type: str) -> Iterator[None]:
-    """Let policies of tensordict and TorchRL sample, or not, as ``exploration_type`` says.
+    """Let policies of tensordict and TorchRL in this thread sample, or not, as ``exploration_type`` says.
 
     Args:
         exploration_type: name of an ``InteractionType``, such as ``"RANDOM"`` or ``"DETERMINISTIC"``.
@@ -199,11 +199,5 @@ def exploring(exploration_type: str) -> Iterator[None]:
         return
     from tensordict.nn import InteractionType, set_interaction_type  # noqa: PLC0415  (not imported here)
 
-    with set_interaction_type(InteractionType[exploration_type], **_of_this_thread(set_interaction_type)):
+    with set_interaction_type(InteractionType[exploration_type], thread_local=True):
         yield
-
-
-@cache
-def _of_this_thread(set_interaction_type: Callable[..., Any]) -> dict[str, Any]:
-    """Return arguments that leave other threads alone, such as a learner's; of tensordicts that support them."""
-    return {"thread_local": True} if "thread_local" in inspect.signature(set_interaction_type).parameters else {}

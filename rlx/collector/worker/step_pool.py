@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rlx.collector.environment.gym_env import EnvSource, open_environment
 from rlx.collector.environment.space import RandomPolicy
@@ -206,19 +206,6 @@ class StepWorker:
             self._rollout.restart(seeds)
 
 
-class StepResult(NamedTuple):
-    """The steps of one task.
-
-    Args:
-        task: which; of another session than it was submitted with if the worker has been replaced.
-        steps: valid until the worker is given as many more tasks as there are slots.
-    """
-
-    worker: int
-    task: StepTask
-    steps: Steps
-
-
 class StepPool(WorkerPool[Collect]):
     """Pool of ``StepWorker``.
 
@@ -259,15 +246,19 @@ class StepPool(WorkerPool[Collect]):
         slot, self._submitted[worker] = self._submitted[worker] % self._slots, self._submitted[worker] + 1
         self._submit(worker, self._collect(worker, task, slot))
 
-    def next(self) -> StepResult:
-        """Wait for the steps of the first worker that has finished a task."""
+    def next(self) -> tuple[int, StepTask, Steps]:
+        """Wait for the first worker that has finished a task; return its number, the task and its steps.
+
+        The task is of another session than it was submitted with if the worker has been replaced. Steps are valid until
+        the worker is given as many more tasks as there are slots.
+        """
         worker, call, value = self._next_answer()
         if isinstance(value, Remainder):
             memory = self._memories[worker]
             if memory is None:
                 raise RuntimeError("steps in shared memory of a worker that shares none")
             value = memory.get(call.slot, value)
-        return StepResult(worker, call.task, value)
+        return worker, call.task, value
 
     def stop(self, number: int) -> None:
         """Have workers that share memory stop, before their next step, the tasks of rounds up to this one."""
