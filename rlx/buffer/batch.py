@@ -14,10 +14,11 @@ from tensordict.utils import expand_as_right
 from rlx.buffer.index.continuity import Links
 from rlx.buffer.index.trajectory_index import RingTrajectoryIndex
 from rlx.buffer.protocol import Rows, Storage
-from rlx.buffer.storage.step_schema import as_path, leaves, leaves_of, padded, text_leaves
+from rlx.buffer.storage.step_schema import leaves, leaves_of, padded, text_leaves
 from rlx.errors import SchemaMismatchError
 from rlx.store.dataset import normalize
 from rlx.store.ted import to_leaf, to_rows
+from rlx.transform.protocol import as_path
 
 ITEM = "_item"
 

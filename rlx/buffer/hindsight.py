@@ -18,7 +18,7 @@ from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.transform.compose import Compose, Transform, split
 from rlx.errors import SamplingError, SchemaMismatchError
 from rlx.transform.multi_step import NStep, ReturnToGo
-from rlx.transform.protocol import NeighbourTransform, path
+from rlx.transform.protocol import NeighbourTransform, as_path
 
 RewardFunction = Callable[[TensorDictBase], torch.Tensor]
 # Position of a step's goal between its first and last candidate, 0 to 1; NaN if the stored goal is kept.
@@ -150,8 +150,8 @@ class HERReplayBuffer(TensorDictReplayBuffer):
     def _goals(self, rows: Rows, places: NDArray[np.float64]) -> torch.Tensor:
         for key in (self.goal_key, self.achieved_goal_key, self.reward_key):
             if not self._storage.has(key):
-                raise SamplingError(f"{'/'.join(path(key))!r} is not stored: hindsight needs goals and rewards")
-        led_to = ("next", *path(self.achieved_goal_key))
+                raise SamplingError(f"{'/'.join(as_path(key))!r} is not stored: hindsight needs goals and rewards")
+        led_to = ("next", *as_path(self.achieved_goal_key))
         source = led_to if self._storage.has(led_to) else self.achieved_goal_key
         goals: torch.Tensor = self._storage.get(self._goal_rows(rows, places), [source]).get(source)
         return goals
@@ -170,7 +170,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
 
     def _relabel(self, steps: TensorDictBase, changed: Rows, goals: torch.Tensor) -> None:
         at = torch.from_numpy(changed).to(goals.device)
-        under_next = ("next", *path(self.goal_key))
+        under_next = ("next", *as_path(self.goal_key))
         for key in (self.goal_key, under_next):
             old = steps.get(key, None)
             if old is None:

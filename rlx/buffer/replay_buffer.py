@@ -29,7 +29,6 @@ from rlx.buffer.saved_dataset import Saving, save_dataset
 from rlx.buffer.snapshot import blocks, describe, restore, restore_parts, rows_state, steps_of, steps_state
 from rlx.buffer.storage.dataset import as_storage
 from rlx.buffer.storage.lists import ListStorage
-from rlx.buffer.storage.step_schema import as_path
 from rlx.buffer.transform.compose import Compose, Inverted, Transform, reader, split
 from rlx.buffer.writer import RoundRobinWriter
 from rlx.errors import OptionError, SchemaMismatchError
@@ -37,6 +36,7 @@ from rlx.fork import on_fork
 from rlx.store.codec import Codec, codec_of
 from rlx.store.dataset import Dataset
 from rlx.store.stores import STORES
+from rlx.transform.protocol import as_path
 
 Collate = Callable[[TensorDictBase], TensorDictBase]
 

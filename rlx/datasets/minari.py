@@ -27,7 +27,7 @@ from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.schema import Role, Schema
 from rlx.store.dataset import Dataset
-from rlx.transform.protocol import path, wanted
+from rlx.transform.protocol import as_path, wanted
 
 _EPISODE = "episode"
 
@@ -133,11 +133,11 @@ class MinariStorage(DatasetStorage):
 
     def has(self, key: NestedKey) -> bool:
         """Return whether every step has this leaf."""
-        return path(key) == (_EPISODE,) or super().has(key)
+        return as_path(key) == (_EPISODE,) or super().has(key)
 
     def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
         """Return the steps [n] at these rows, in the order asked for."""
-        stored = None if keys is None else [key for key in keys if path(key) != (_EPISODE,)]
+        stored = None if keys is None else [key for key in keys if as_path(key) != (_EPISODE,)]
         steps = super().get(rows, stored)
         if wanted(_EPISODE, keys):
             trajectory = self.dataset.steps.locate(rows).trajectory
@@ -146,7 +146,7 @@ class MinariStorage(DatasetStorage):
 
     def index(self, traj_key: Any = None, end_key: Any = None) -> TrajectoryIndex:
         """Return which steps follow each other; an episode is a trajectory."""
-        return super().index(None if traj_key is not None and path(traj_key) == (_EPISODE,) else traj_key, end_key)
+        return super().index(None if traj_key is not None and as_path(traj_key) == (_EPISODE,) else traj_key, end_key)
 
 
 class SplitStorage(MappedStorage):
@@ -166,11 +166,11 @@ class SplitStorage(MappedStorage):
 
     def has(self, key: NestedKey) -> bool:
         """Return whether every trajectory has this leaf."""
-        return path(key) in self._of_steps or super().has(key)
+        return as_path(key) in self._of_steps or super().has(key)
 
     def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
         """Return the trajectories [n, T] at these rows, in the order asked for."""
-        found = super().get(rows, None if keys is None else [key for key in keys if path(key) not in self._of_steps])
+        found = super().get(rows, None if keys is None else [key for key in keys if as_path(key) not in self._of_steps])
         longest = int(self._lengths.max())
         for text in sorted(self._of_steps):
             if wanted(text, keys):

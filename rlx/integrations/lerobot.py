@@ -13,9 +13,9 @@ from torch.utils.data import Dataset as TorchDataset
 
 from rlx.buffer.protocol import Rows
 from rlx.buffer.storage.dataset import DatasetStorage
-from rlx.buffer.storage.step_schema import as_path
 from rlx.errors import OptionError, SchemaMismatchError
 from rlx.store.dataset import Dataset
+from rlx.transform.protocol import as_path
 
 _TOLERANCE_S = 1e-4  # LeRobot's own
 

@@ -120,19 +120,19 @@ class NeighbourTransform(Protocol):
         """
 
 
-def path(key: Key) -> tuple[str, ...]:
-    """Return a TED key as a tuple.
+def as_path(key: Key) -> tuple[str, ...]:
+    """Return a TED key, nested in any way, as a tuple of names.
 
     Example:
-        >>> path("reward"), path(("next", "reward"))
-        (('reward',), ('next', 'reward'))
+        >>> as_path("done"), as_path(("next", ("agents", "done")))
+        (('done',), ('next', 'agents', 'done'))
     """
-    return (key,) if isinstance(key, str) else tuple(part for item in key for part in path(item))
+    return (key,) if isinstance(key, str) else tuple(part for item in key for part in as_path(item))
 
 
 def wanted(key: Key, keys: Sequence[Key] | None) -> bool:
     """Return whether this leaf is among the keys, or below one of them; it is when all are wanted."""
-    return keys is None or any(path(key)[: len(path(other))] == path(other) for other in keys)
+    return keys is None or any(as_path(key)[: len(as_path(other))] == as_path(other) for other in keys)
 
 
 @dataclass(frozen=True, slots=True)

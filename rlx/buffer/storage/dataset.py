@@ -12,13 +12,14 @@ from tensordict import NestedKey, TensorDict, TensorDictBase
 from rlx.buffer.index.continuity import Path
 from rlx.buffer.index.trajectory_index import first_generation
 from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex, check_kind
-from rlx.buffer.storage.step_schema import TrajectoryKeys, as_path, nested
+from rlx.buffer.storage.step_schema import TrajectoryKeys, nested
 from rlx.errors import SchemaMismatchError
 from rlx.schema import SCALAR_COLUMNS, Role
 from rlx.store.dataset import Dataset
 from rlx.store.step_reader import Places
 from rlx.store.ted import FLAGS, PlannedBatches, paths_of, read_ted, to_leaf
 from rlx.store.trajectories import Trajectories
+from rlx.transform.protocol import as_path
 
 Column = np.ndarray[Any, Any]
 

@@ -10,8 +10,8 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_lea
 from rlx.buffer.index.continuity import Leaves, Path
 from rlx.buffer.protocol import Keys, Rows
 from rlx.buffer.storage.ring import RingStorage
-from rlx.buffer.storage.step_schema import as_path
 from rlx.errors import SchemaMismatchError
+from rlx.transform.protocol import as_path
 
 # Keys that identify trajectories: of one dtype in all steps, and kept where the trajectory index reads them.
 _FLAGS = ("done", "terminated", "truncated", "is_init", "traj_ids")

@@ -19,7 +19,6 @@ from rlx.buffer.storage.step_schema import (
     StepSchema,
     Texts,
     TrajectoryKeys,
-    as_path,
     check,
     fitted,
     leaves_of,
@@ -27,6 +26,7 @@ from rlx.buffer.storage.step_schema import (
     schema_of,
 )
 from rlx.errors import SamplingError, SchemaMismatchError
+from rlx.transform.protocol import as_path
 
 
 class RingStorage(SavedSteps, Storage, ABC):

@@ -13,6 +13,7 @@ from rlx.buffer.index.continuity import INDEX, IS_INIT, ORIGIN, Flags, Leaves, P
 from rlx.buffer.protocol import Rows
 from rlx.errors import SamplingError, SchemaMismatchError
 from rlx.store.ted import to_leaf, to_rows
+from rlx.transform.protocol import as_path
 
 StepSchema = Mapping[Path, tuple[torch.dtype, tuple[int, ...]]]
 
@@ -283,16 +284,6 @@ class TrajectoryKeys:
         for key in self.ends:
             done |= _flat(leaves[key], count).any(axis=1)
         return ids, done
-
-
-def as_path(key: Any) -> Path:
-    """Return a TED key, nested in any way, as a tuple of names.
-
-    Example:
-        >>> as_path("done"), as_path(("next", ("agents", "done")))
-        (('done',), ('next', 'agents', 'done'))
-    """
-    return (key,) if isinstance(key, str) else tuple(name for part in key for name in as_path(part))
 
 
 def _paths(key: Any) -> tuple[Path, ...]:

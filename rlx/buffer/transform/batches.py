@@ -15,7 +15,7 @@ from rlx.buffer.storage.step_schema import signed
 from rlx.buffer.transform.compose import StoredSteps, pick
 from rlx.errors import TransformError
 from rlx.transform.multi_step import NStep
-from rlx.transform.protocol import Pointwise, Reader, path, wanted
+from rlx.transform.protocol import Pointwise, Reader, as_path, wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class FrameStack:
 
     def around(self, rows: Rows, keys: Keys | None, below: Reader) -> TensorDictBase:
         """Return the steps at these rows with their observations stacked."""
-        mine = [key for key in self.keys if wanted(key, keys) or wanted(("next", *path(key)), keys)]
+        mine = [key for key in self.keys if wanted(key, keys) or wanted(("next", *as_path(key)), keys)]
         if not mine:
             return below.read(rows, keys)
         if keys is None and self.is_plain and isinstance(below, StoredSteps):
@@ -81,7 +81,7 @@ class FrameStack:
             stack = self._stack(batch.get(key), frames.get(key), position.reshape(before.shape))
             if self.padding == "zeros":
                 signed(stack)[torch.from_numpy(missing)] = 0
-            after = ("next", *path(key))
+            after = ("next", *as_path(key))
             if (then := batch.get(after, None)) is not None:
                 batch.set(after, torch.cat([stack[:, 1:], then[:, None]], 1))
             batch.set(key, stack)
@@ -143,7 +143,7 @@ class ToDtype(Pointwise):
 
 
 def _present(batch: TensorDictBase, keys: Sequence[NestedKey]) -> list[NestedKey]:
-    both = [found for key in keys for found in (path(key), ("next", *path(key)))]
+    both = [found for key in keys for found in (as_path(key), ("next", *as_path(key)))]
     return [key for key in both if batch.get(key, None) is not None]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from rlx.collector.policy.module import device_of, tensors_of
 from rlx.collector.policy.protocol import Choice, Situation
 from rlx.errors import CollectError, SchemaMismatchError
 from rlx.store.ted import to_rows
+from rlx.transform.protocol import as_path
 
 Key = tuple[str, ...]
 State = dict[Key, torch.Tensor]
@@ -104,15 +105,15 @@ def _primed(primer: Any) -> State:
     defaults = primer.default_value
     found: State = {}
     for key, spec in primer.primers.items(True, True):
-        path = (key,) if isinstance(key, str) else tuple(key)
         value = defaults.get(key, 0.0) if hasattr(defaults, "get") else defaults
-        found[path] = torch.zeros(spec.shape, dtype=spec.dtype) + (0 if value is None or callable(value) else value)
+        fill = 0 if value is None or callable(value) else value
+        found[as_path(key)] = torch.zeros(spec.shape, dtype=spec.dtype) + fill
     return found
 
 
 def _flat(tree: Any, parents: Key = ()) -> Iterator[tuple[Key, Any]]:
     for key, part in tree.items():
-        path = (*parents, *((key,) if isinstance(key, str) else key))
+        path = (*parents, *as_path(key))
         if hasattr(part, "items"):
             yield from _flat(part, path)
         else:
@@ -252,7 +253,7 @@ class TensorDictPolicy:
 
 
 def _keys(keys: Any) -> list[Key] | None:
-    return None if keys is None else [(key,) if isinstance(key, str) else tuple(key) for key in keys]
+    return None if keys is None else [as_path(key) for key in keys]
 
 
 def _states(reads: list[Key] | None, writes: list[Key] | None) -> set[Key] | None:
@@ -262,8 +263,7 @@ def _states(reads: list[Key] | None, writes: list[Key] | None) -> set[Key] | Non
 
 
 def _leaves(given: TensorDictBase) -> Iterator[Key]:
-    for key in given.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor):
-        yield (key,) if isinstance(key, str) else cast("Key", key)
+    return map(as_path, given.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor))
 
 
 def _listed(given: TensorDictBase) -> str:
