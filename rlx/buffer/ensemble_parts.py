@@ -50,11 +50,11 @@ def first_and_rest(index: Any) -> tuple[Any, Any]:
     return first, None if not rest else rest[0] if len(rest) == 1 else tuple(rest)
 
 
-class _Parts(ABC):
+class _EnsembleParts(ABC):
     """Base of the parts of several buffers: their number, and some of them by their positions."""
 
     @abstractmethod
-    def _all(self) -> Sequence[Any]:
+    def _saved_parts(self) -> Sequence[Any]:
         """Return the parts."""
 
     @abstractmethod
@@ -62,7 +62,7 @@ class _Parts(ABC):
         """Return the parts at these positions as an ensemble."""
 
     def __len__(self) -> int:
-        return len(self._all())
+        return len(self._saved_parts())
 
     def __getitem__(self, index: Any) -> Any:
         """Return a part, or some of them as an ensemble.
@@ -71,16 +71,13 @@ class _Parts(ABC):
             IndexError: no such part.
         """
         chosen = positions(index, len(self))
-        return self._all()[chosen] if isinstance(chosen, int) else self._some(chosen)
+        return self._saved_parts()[chosen] if isinstance(chosen, int) else self._some(chosen)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(map(repr, self._all()))})"
-
-    def _saved_parts(self) -> Any:
-        return self._all()
+        return f"{type(self).__name__}({', '.join(map(repr, self._saved_parts()))})"
 
 
-class StorageEnsemble(_Parts, SavedTogether):
+class StorageEnsemble(_EnsembleParts, SavedTogether):
     """Storages of several buffers; ``len()`` is their number.
 
     Args:
@@ -111,7 +108,7 @@ class StorageEnsemble(_Parts, SavedTogether):
         """Maximum number of steps, over all storages."""
         return sum(storage.max_size for storage in self.storages)
 
-    def _all(self) -> Sequence[Storage]:
+    def _saved_parts(self) -> Sequence[Any]:
         return self.storages
 
     def _some(self, chosen: list[int]) -> "StorageEnsemble":
@@ -138,7 +135,7 @@ class StorageEnsemble(_Parts, SavedTogether):
         return [steps_at(rows, self.storages[number]) for number in chosen]
 
 
-class WriterEnsemble(_Parts, SavedTogether):
+class WriterEnsemble(_EnsembleParts, SavedTogether):
     """Writers of several buffers, one per buffer; ``len()`` is their number.
 
     Args:
@@ -155,7 +152,7 @@ class WriterEnsemble(_Parts, SavedTogether):
             check_kind("writer", writer, Writer)
         self.writers = writers
 
-    def _all(self) -> Sequence[Writer]:
+    def _saved_parts(self) -> Sequence[Any]:
         return self.writers
 
     def _some(self, chosen: list[int]) -> "WriterEnsemble":
@@ -184,7 +181,7 @@ class BufferDraw:
     info: Mapping[Any, NDArray[Any]]
 
 
-class SamplerEnsemble(_Parts, SavedState):
+class SamplerEnsemble(_EnsembleParts, SavedState):
     """Sampler that chooses storages by probability, or takes all, and draws the same number of steps from each.
 
     Args:
@@ -238,7 +235,7 @@ class SamplerEnsemble(_Parts, SavedState):
         """Number of storages drawn per batch."""
         return self.choice.number
 
-    def _all(self) -> Sequence[Sampler]:
+    def _saved_parts(self) -> Sequence[Any]:
         return self.samplers
 
     def _some(self, chosen: list[int]) -> "SamplerEnsemble":

@@ -1,7 +1,7 @@
 """Replay buffers whose batches have their rows as ``index``, and prioritized ones."""
 
 from collections.abc import Mapping
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import torch
 from tensordict import NestedKey, TensorDictBase
@@ -103,7 +103,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         generator: torch.Generator | None = None,
         **options: Unpack[BatchOptions],
     ) -> None:
-        super().__init__(**_by_priority(alpha, beta, eps, storage, reduction, generator), **options)
+        steps, sampler = _by_priority(alpha, beta, eps, storage, reduction, generator)
+        super().__init__(storage=steps, sampler=sampler, **options)
 
 
 class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
@@ -135,13 +136,8 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
         generator: torch.Generator | None = None,
         **options: Unpack[BatchOptions],
     ) -> None:
-        parts = _by_priority(alpha, beta, eps, storage, reduction, generator)
-        super().__init__(priority_key=priority_key, **parts, **options)
-
-
-class _Parts(TypedDict):
-    storage: Storage
-    sampler: PrioritizedSampler
+        steps, sampler = _by_priority(alpha, beta, eps, storage, reduction, generator)
+        super().__init__(priority_key=priority_key, storage=steps, sampler=sampler, **options)
 
 
 def _by_priority(
@@ -151,7 +147,6 @@ def _by_priority(
     storage: Storage | Dataset | None,
     reduction: Reduction,
     generator: torch.Generator | None,
-) -> _Parts:
+) -> tuple[Storage, PrioritizedSampler]:
     steps = ListStorage(1_000) if storage is None else as_storage(storage)
-    sampler = PrioritizedSampler(steps.max_size, alpha, beta, eps, reduction=reduction, generator=generator)
-    return {"storage": steps, "sampler": sampler}
+    return steps, PrioritizedSampler(steps.max_size, alpha, beta, eps, reduction=reduction, generator=generator)
