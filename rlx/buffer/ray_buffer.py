@@ -7,7 +7,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -23,7 +22,7 @@ from rlx.buffer.ray_server import Server, packed, unpacked
 from rlx.buffer.replay_buffer import BufferOptions, ReplayBuffer
 from rlx.buffer.tensordict_replay_buffer import named_rows
 from rlx.closing import Closing
-from rlx.engine.actor import settle
+from rlx.engine.actor import opened
 from rlx.engine.ray_cluster import ray_cluster, result
 from rlx.errors import EngineError
 
@@ -191,11 +190,7 @@ class RayReplayBuffer(Closing):
                 time.sleep(_LOOK_S)
             except self._ray.exceptions.RayActorError as exc:
                 raise EngineError(f"the server of the replay buffer has ended: {exc}") from exc
-        if isinstance(answer, bytes):
-            future: Future[Any] = Future()
-            settle(future, answer)
-            return future.result()
-        return unpacked(answer)
+        return opened(answer) if isinstance(answer, bytes) else unpacked(answer)
 
     def _note(self, life: str, write_count: int, written: int = 0) -> None:
         """Log how many steps a restart of the server has lost."""

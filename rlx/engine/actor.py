@@ -188,7 +188,7 @@ def made(make: Callable[[], Callable[[Any], Any]]) -> Callable[[Any], Any]:
 
 
 def answered(function: Callable[[Any], Any], task: bytes) -> bytes:
-    """Return the function's answer to a pickled task, or its exception, pickled; ``settle`` opens it."""
+    """Return the function's answer to a pickled task, or its exception, pickled; ``opened`` is the reverse."""
     try:
         answer: bytes = cloudpickle.dumps((False, function(pickle.loads(task)), None))
     except Exception as exc:  # whatever a stranger's function raises
@@ -208,15 +208,18 @@ def error_answer(error: Exception) -> bytes:
     return answer
 
 
-def settle(future: Future[R], answer: bytes) -> None:
-    """Give a future the answer, or the error with the other process's traceback as a note."""
-    try:
-        is_error, value, remote = pickle.loads(answer)
-    except Exception as exc:  # whatever a stranger's object raises; it could be sent, but not be made again
-        future.set_exception(exc)
-        return
+def opened(answer: bytes) -> Any:
+    """Return the answer, or raise the error with the other process's traceback as a note."""
+    is_error, value, remote = pickle.loads(answer)
     if is_error:
         value.add_note(f"in the other process:\n{remote}")
-        future.set_exception(value)
-    else:
-        future.set_result(value)
+        raise value
+    return value
+
+
+def settle(future: Future[R], answer: bytes) -> None:
+    """Give a future the answer, or the error."""
+    try:
+        future.set_result(opened(answer))
+    except Exception as exc:  # the function's, or whatever a stranger's object raises that cannot be made again
+        future.set_exception(exc)

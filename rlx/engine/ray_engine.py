@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Self, TypeVar
 
 import cloudpickle
 
-from rlx.engine.actor import answered, error_answer, settle
+from rlx.engine.actor import answered, error_answer, opened
 from rlx.engine.ray_cluster import ray_cluster, result, settle_in
 from rlx.errors import EngineError
 from rlx.progress import Progress
@@ -74,9 +74,7 @@ class RayEngine:
         finally:
             with self._lock:
                 del self._running[number], self._seen[number]
-        future: Future[Any] = Future()
-        settle(future, answer)
-        return future.result()
+        return opened(answer)
 
     def _await(self, ref: Any) -> Any:
         errors = self._ray.exceptions
