@@ -115,8 +115,8 @@ def collect(
         >>> rlx.collect("CartPole-v1", steps=200, policy=lean, output="leaning").steps
         200
     """
-    from rlx.collector.dataset_collector import Budget, Collection  # noqa: PLC0415  (needs an extra)
     from rlx.collector.policy.spec import PolicySpec  # noqa: PLC0415
+    from rlx.collector.worker.shard_worker import Budget, Collection  # noqa: PLC0415  (needs an extra)
     from rlx.pipeline.collect import collect as collect_steps  # noqa: PLC0415
 
     check_exclusive(("steps", steps), ("episodes", episodes))

@@ -4,17 +4,13 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from numbers import Integral
 
-from rlx.collector.environment.gym_env import EnvSource
-from rlx.collector.policy.spec import PolicySpec
-from rlx.collector.rollout.episodes import REWARDS, StepLayout, agreed
-from rlx.collector.rollout.steps import InfoKeys
+from rlx.collector.rollout.episodes import StepLayout, agreed
 from rlx.collector.worker.pool import RemainingBudget, ShardActor, ShardPool
-from rlx.collector.worker.shard_worker import ShardWorkerConfig
-from rlx.errors import CollectError, DatasetExistsError
+from rlx.collector.worker.shard_worker import Collection, ShardWorkerConfig
+from rlx.errors import DatasetExistsError
 from rlx.manifest import ShardRecord
 from rlx.progress import Progress
 from rlx.store.dataset import Dataset
@@ -24,61 +20,7 @@ from rlx.store.writer import ShardFormat
 
 logger = logging.getLogger(__name__)
 
-# As many as no machine runs: so that a mistyped number is refused at once.
-MAX_ENVS, MAX_WORKERS = 2**16, 2**12
 _PACKAGES = ("rlx", "gymnasium", "ale-py", "envpool", "numpy", "torch")
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """The amount to collect: an exact number of steps, or of episodes."""
-
-    steps: int | None = None
-    episodes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Collection:
-    """The arguments of a collection, as of ``rlx.collect``.
-
-    Args:
-        budget: how much, all sessions together.
-        shard_steps: a shard ends where its finished and running episodes have this many steps.
-        reward: dtype of rewards; if not given, float64 where float32 would change one of the first steps', else
-            float32, and a later reward that does not fit is an error.
-    """
-
-    environment: EnvSource = "ALE/Pong-v5"
-    budget: Budget = Budget(steps=10_000)
-    num_envs: int = 4
-    policy: PolicySpec = PolicySpec()  # noqa: RUF009  (it is frozen)
-    seed: int = 0
-    shard_steps: int = 100_000
-    resume: bool = False
-    workers: int = 1
-    is_sync: bool = True
-    drop: Sequence[str] = ()
-    info_keys: InfoKeys = ()
-    reward: str | None = None
-    step_timeout: float | None = None
-
-    def __post_init__(self) -> None:
-        if (self.budget.steps is None) == (self.budget.episodes is None):
-            raise CollectError("expected a number of steps or of episodes, and not both")
-        numbers = {"steps": self.budget.steps, "episodes": self.budget.episodes}
-        numbers |= {"envs": self.num_envs, "workers": self.workers}
-        for name, number in {**numbers, "shard_steps": self.shard_steps, "seed": self.seed}.items():
-            least = int(name != "seed")
-            wanted = name not in ("steps", "episodes") or number is not None
-            if wanted and not (isinstance(number, Integral) and number >= least):
-                raise CollectError(f"{name} {number!r}: expected an integer of at least {least}")
-        for name, number, most in (("envs", self.num_envs, MAX_ENVS), ("workers", self.workers, MAX_WORKERS)):
-            if number > most:
-                raise CollectError(f"{name} {number}: expected at most {most}")
-        if self.step_timeout is not None and self.step_timeout <= 0:
-            raise CollectError(f"step timeout {self.step_timeout:g}: expected more than 0 seconds")
-        if self.reward not in (None, *REWARDS):
-            raise CollectError(f"rewards of dtype {self.reward!r}: expected {' or '.join(REWARDS)}")
 
 
 class DatasetCollector:
@@ -135,22 +77,14 @@ class DatasetCollector:
         if worker in self._sessions:
             self._next_session = 1 + max(self._sessions.values())
         self._sessions[worker] = self._next_session
-        here = self._collection
         config = ShardWorkerConfig(
-            environment=here.environment,
-            num_envs=here.num_envs,
-            policy=here.policy,
-            seed=here.seed,
-            session=self._next_session,
-            worker=worker,
-            episodes=(self._first_episode + worker + episodes * here.workers, here.workers),
-            dataset=self._writer.path.absolute(),
-            writer=os.getpid(),
-            format=self._format,
-            shard_steps=here.shard_steps,
-            drop=here.drop,
-            info_keys=here.info_keys,
-            rounds=here.reward == "float32",
+            self._collection,
+            self._next_session,
+            worker,
+            (self._first_episode + worker + episodes * self._collection.workers, self._collection.workers),
+            self._writer.path.absolute(),
+            os.getpid(),
+            self._format,
         )
         return self._start(config)
 

@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 
 from rlx import manifest
-from rlx.collector.dataset_collector import Collection, DatasetCollector
+from rlx.collector.dataset_collector import DatasetCollector
 from rlx.collector.environment.gym_env import is_open
 from rlx.collector.environment.space import schema_of
 from rlx.collector.environment.vector import Environment
-from rlx.collector.worker.shard_worker import ShardWorker, opened
+from rlx.collector.worker.shard_worker import Collection, ShardWorker, opened
 from rlx.engine.actor import Actors
 from rlx.engine.local_actors import InlineActors, LocalActors
 from rlx.engine.ray_actors import RayActors

@@ -33,8 +33,8 @@ import torch
 from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential
 
 from rlx.collector import Collector, MultiCollector, SerialEnv
-from rlx.collector.dataset_collector import Budget, Collection
 from rlx.collector.environment.gym_id import ATARI
+from rlx.collector.worker.shard_worker import Budget, Collection
 from rlx.pipeline.collect import collect
 from rlx.pipeline.options import Options
 from rlx.progress import Silent

@@ -13,8 +13,8 @@ import rlx
 from rlx.block import Block
 from rlx.checks.check import Severity
 from rlx.checks.examination import Examination, Subject, examine
-from rlx.collector.dataset_collector import Budget, Collection
 from rlx.collector.environment.gym_env import EnvSource
+from rlx.collector.worker.shard_worker import Budget, Collection
 from rlx.pipeline.collect import collect
 from rlx.pipeline.options import Options
 from rlx.progress import Silent

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import rlx
-from rlx.collector.dataset_collector import Budget, Collection
 from rlx.collector.environment.gym_env import EnvSource
 from rlx.collector.policy.spec import PolicySpec
 from rlx.collector.rollout.steps import InfoKeys
+from rlx.collector.worker.shard_worker import Budget, Collection
 from rlx.errors import CollectError, DatasetError, DatasetExistsError, DiskFullError
 from rlx.manifest import Manifest
 from rlx.pipeline.collect import collect

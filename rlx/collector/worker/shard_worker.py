@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +12,19 @@ import numpy as np
 from rlx.collector.environment.gym_env import EnvSource, open_environment
 from rlx.collector.environment.vector import Environment
 from rlx.collector.policy.spec import PolicySpec, exploring, load_object
-from rlx.collector.rollout.episodes import Ended, Episodes, StepLayout, first_of, join, layout_of, rewards_as
+from rlx.collector.rollout.episodes import REWARDS, Ended, Episodes, StepLayout, first_of, join, layout_of, rewards_as
 from rlx.collector.rollout.loop import Rollout
 from rlx.collector.rollout.steps import IS_INIT, InfoKeys, Infos, Steps
 from rlx.collector.worker.shard_thread import ShardThread
+from rlx.errors import CollectError
 from rlx.files.lock import check_seen
 from rlx.manifest import ShardRecord
 from rlx.seeding import env_seeds, seeded
 from rlx.store.layout import partial_directory
 from rlx.store.writer import ShardFormat
 
+# As many as no machine runs: so that a mistyped number is refused at once.
+_MAX_ENVS, _MAX_WORKERS = 2**16, 2**12
 # Long enough that a step costs little more than the environment takes; short enough that memory stays small.
 CHUNK_STEPS = 64
 # Episodes are written together: a block costs as much as tens of steps, and the thread that writes many small ones
@@ -100,30 +104,73 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
+class Budget:
+    """The amount to collect: an exact number of steps, or of episodes."""
+
+    steps: int | None = None
+    episodes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """The arguments of a collection, as of ``rlx.collect``.
+
+    Args:
+        budget: how much, all sessions together.
+        shard_steps: a shard ends where its finished and running episodes have this many steps.
+        reward: dtype of rewards; if not given, float64 where float32 would change one of the first steps', else
+            float32, and a later reward that does not fit is an error.
+    """
+
+    environment: EnvSource = "ALE/Pong-v5"
+    budget: Budget = Budget(steps=10_000)
+    num_envs: int = 4
+    policy: PolicySpec = PolicySpec()  # noqa: RUF009  (it is frozen)
+    seed: int = 0
+    shard_steps: int = 100_000
+    resume: bool = False
+    workers: int = 1
+    is_sync: bool = True
+    drop: Sequence[str] = ()
+    info_keys: InfoKeys = ()
+    reward: str | None = None
+    step_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.budget.steps is None) == (self.budget.episodes is None):
+            raise CollectError("expected a number of steps or of episodes, and not both")
+        numbers = {"steps": self.budget.steps, "episodes": self.budget.episodes}
+        numbers |= {"envs": self.num_envs, "workers": self.workers}
+        for name, number in {**numbers, "shard_steps": self.shard_steps, "seed": self.seed}.items():
+            least = int(name != "seed")
+            wanted = name not in ("steps", "episodes") or number is not None
+            if wanted and not (isinstance(number, Integral) and number >= least):
+                raise CollectError(f"{name} {number!r}: expected an integer of at least {least}")
+        for name, number, most in (("envs", self.num_envs, _MAX_ENVS), ("workers", self.workers, _MAX_WORKERS)):
+            if number > most:
+                raise CollectError(f"{name} {number}: expected at most {most}")
+        if self.step_timeout is not None and self.step_timeout <= 0:
+            raise CollectError(f"step timeout {self.step_timeout:g}: expected more than 0 seconds")
+        if self.reward not in (None, *REWARDS):
+            raise CollectError(f"rewards of dtype {self.reward!r}: expected {' or '.join(REWARDS)}")
+
+
+@dataclass(frozen=True, slots=True)
 class ShardWorkerConfig:
     """The config of a worker.
 
     Args:
         episodes: numbers of its episodes: the first, and how far the next is.
         format: how they are written; given as a task of its own, after a ``FindLayout``, if it is not known yet.
-        shard_steps: a shard ends where its finished and running episodes have this many steps.
-        rounds: whether rewards may be rounded.
     """
 
-    environment: EnvSource
-    num_envs: int
-    policy: PolicySpec
-    seed: int
+    collection: Collection
     session: int
     worker: int
     episodes: tuple[int, int]
     dataset: Path
     writer: int
     format: ShardFormat | None
-    shard_steps: int
-    drop: Sequence[str] = ()
-    info_keys: InfoKeys = ()
-    rounds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +222,13 @@ class ShardWorker:
     def __init__(self, config: ShardWorkerConfig, environment: Environment | None = None) -> None:
         self._config = config
         check_seen(config.dataset)
-        self._environment = environment or opened(config.environment, config.num_envs)
+        here = self._collection = config.collection
+        self._environment = environment or opened(here.environment, here.num_envs)
         first_env = config.worker * self._environment.num_envs
         self._session = Session(
-            *(self._environment, config.policy, config.seed, config.session, first_env),
-            drop=config.drop,
-            info_keys=config.info_keys,
+            *(self._environment, here.policy, here.seed, config.session, first_env),
+            drop=here.drop,
+            info_keys=here.info_keys,
         )
         self._shards: ShardThread | None = None
         if config.format is not None:
@@ -237,7 +285,8 @@ class ShardWorker:
         self._environment.close()
 
     def _is_full(self) -> bool:
-        return self._shard_steps > 0 and (self._shard_steps + self._session.running_steps >= self._config.shard_steps)
+        steps = self._shard_steps + self._session.running_steps
+        return self._shard_steps > 0 and steps >= self._collection.shard_steps
 
     def _is_spent(self, unit: WorkUnit, steps: int, episodes: int) -> bool:
         # Only the last work unit may be less than a step of every environment: it leaves some steps out.
@@ -254,8 +303,9 @@ class ShardWorker:
         if unit.episodes is not None:
             ready, self._waiting = first_of(ready, unit.episodes - before)
         dtype = self._schema["reward"].numpy_dtype
+        rounds = self._collection.reward == "float32"
         for one in ready:
-            one.next["reward"] = rewards_as(dtype, one.next["reward"], rounds=self._config.rounds)
+            one.next["reward"] = rewards_as(dtype, one.next["reward"], rounds=rounds)
         self._unwritten += ready
         self._shard = unit.shard
         steps = sum(one.steps for one in ready)

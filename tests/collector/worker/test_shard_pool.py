@@ -14,11 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import rlx
-from rlx.collector.dataset_collector import Budget, Collection
 from rlx.collector.policy.spec import PolicySpec
 from rlx.collector.rollout.episodes import StepLayout
 from rlx.collector.worker.pool import RemainingBudget, ShardPool
-from rlx.collector.worker.shard_worker import FindLayout, ShardWorker, ShardWorkerConfig, WorkUnit
+from rlx.collector.worker.shard_worker import Budget, Collection, FindLayout, ShardWorker, ShardWorkerConfig, WorkUnit
 from rlx.engine.actor import ActorDiedError
 from rlx.engine.local_actors import InlineActors
 from rlx.errors import CollectError
@@ -231,10 +230,8 @@ class Ledger:
         self.starts += 1
         shards = ShardFormat(SCHEMA, "memmap", NONE)
         numbers = (worker + episodes, 1)
-        config = ShardWorkerConfig(
-            *(Counter, self.envs, PolicySpec(), 0, self.starts, worker, numbers, self.folder, 1, shards),
-            self.shard_steps,
-        )
+        collection = Collection(Counter, num_envs=self.envs, shard_steps=self.shard_steps)
+        config = ShardWorkerConfig(collection, self.starts, worker, numbers, self.folder, 1, shards)
         return Mortal(ShardWorker(config), self.dies)
 
     def decide(self, layouts: Sequence[StepLayout]) -> ShardFormat:
