@@ -58,13 +58,15 @@ class WorkerConfig:
 
 @dataclass(frozen=True, slots=True)
 class StepTask:
-    """The next steps that a worker is to make.
+    """The next steps that a worker is to make; its result is all of them, or those outside the shared memory.
 
     Args:
         number: of the round that it belongs to: 1 or more, increasing.
         session: number of the session that begins, with new episodes and seeds; none where episodes continue.
         first_env: number of the worker's first environment, where others have the numbers before it.
         seed: of the session; that of the config if not given.
+        slot: of the shared memory, where the steps go.
+        weights: if they are new and memory is not shared.
     """
 
     number: int
@@ -73,20 +75,8 @@ class StepTask:
     session: int | None = None
     first_env: int = 0
     seed: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Collect:
-    """Task whose result is steps: all of them, or those outside the shared memory.
-
-    Args:
-        slot: of the shared memory, where the steps go.
-        weights: if they are new and memory is not shared.
-    """
-
-    task: StepTask
-    slot: int
-    weights: Weights | None
+    slot: int = 0
+    weights: Weights | None = None
 
 
 class StepWorker:
@@ -110,15 +100,15 @@ class StepWorker:
 
             torch.set_num_threads(config.threads)
 
-    def __call__(self, task: Collect | Callable[[StepWorker], Any]) -> Any:
+    def __call__(self, task: StepTask | Callable[[StepWorker], Any]) -> Any:
         """Make steps, or call a method of the worker."""
-        if not isinstance(task, Collect):
+        if not isinstance(task, StepTask):
             return task(self)
         if self._memory is not None:
             return self._collect_into(self._memory, task)
         if task.weights is not None:
             self._use(task.weights)
-        return self._collect(task.task)
+        return self._collect(task)
 
     def describe(self) -> Description:
         """Return what the environment is like."""
@@ -158,14 +148,13 @@ class StepWorker:
         set_generator_state(state["generators"])
         return None
 
-    def _collect_into(self, memory: SharedSteps, message: Collect) -> Remainder:
+    def _collect_into(self, memory: SharedSteps, task: StepTask) -> Remainder:
         if memory.edition != self._edition:
             self._edition, weights = memory.get_weights()
             self._use(weights)
-        task = message.task
-        steps = memory.steps(message.slot, task.length)
+        steps = memory.steps(task.slot, task.length)
         self._collect(task, steps, lambda: memory.is_stopped(task.number))
-        return memory.put(message.slot, steps)
+        return memory.put(task.slot, steps)
 
     def _collect(
         self, task: StepTask, into: Steps | None = None, should_stop: Callable[[], bool] | None = None
@@ -206,7 +195,7 @@ class StepWorker:
             self._rollout.restart(seeds)
 
 
-class StepPool(WorkerPool[Collect]):
+class StepPool(WorkerPool[StepTask]):
     """Pool of ``StepWorker``.
 
     Args:
@@ -244,7 +233,7 @@ class StepPool(WorkerPool[Collect]):
         if self.unanswered(worker) == self._slots:
             raise ValueError(f"worker {worker} has {self._slots} unanswered tasks")
         slot, self._submitted[worker] = self._submitted[worker] % self._slots, self._submitted[worker] + 1
-        self._submit(worker, self._collect(worker, task, slot))
+        self._submit(worker, self._with_weights(worker, replace(task, slot=slot)))
 
     def next(self) -> tuple[int, StepTask, Steps]:
         """Wait for the first worker that has finished a task; return its number, the task and its steps.
@@ -252,13 +241,13 @@ class StepPool(WorkerPool[Collect]):
         The task is of another session than it was submitted with if the worker has been replaced. Steps are valid until
         the worker is given as many more tasks as there are slots.
         """
-        worker, call, value = self._next_answer()
+        worker, task, value = self._next_answer()
         if isinstance(value, Remainder):
             memory = self._memories[worker]
             if memory is None:
                 raise RuntimeError("steps in shared memory of a worker that shares none")
-            value = memory.get(call.slot, value)
-        return worker, call.task, value
+            value = memory.get(task.slot, value)
+        return worker, task, value
 
     def stop(self, number: int) -> None:
         """Have workers that share memory stop, before their next step, the tasks of rounds up to this one."""
@@ -330,10 +319,10 @@ class StepPool(WorkerPool[Collect]):
         self._memories[worker] = self._sent_weights[worker] = None
         return f"and its unfinished episodes are lost ({lost})"
 
-    def _tasks_after_death(self, worker: int, unanswered: Sequence[Collect]) -> Sequence[Collect]:
+    def _tasks_after_death(self, worker: int, unanswered: Sequence[StepTask]) -> Sequence[StepTask]:
         first, *others = unanswered
-        renewed = replace(first, task=replace(first.task, session=self._new_session()))
-        return [self._collect(worker, call.task, call.slot) for call in (renewed, *others)]
+        tasks = (replace(first, session=self._new_session()), *others)
+        return [self._with_weights(worker, task) for task in tasks]
 
     def _shared(self, worker: int, description: Description) -> SharedSteps:
         length = self._length_of(worker, description)
@@ -346,9 +335,9 @@ class StepPool(WorkerPool[Collect]):
             memory.unlink()
         return memory
 
-    def _collect(self, worker: int, task: StepTask, slot: int) -> Collect:
-        """Return the message of a task; with the weights if they are new to the worker and not in shared memory."""
+    def _with_weights(self, worker: int, task: StepTask) -> StepTask:
+        """Return a task with the weights if they are new to the worker and not in shared memory."""
         weights = self._weights  # read once: another thread may publish meanwhile
         is_new = self._memories[worker] is None and self._sent_weights[worker] is not weights
         self._sent_weights[worker] = weights
-        return Collect(task, slot, weights if is_new else None)
+        return replace(task, weights=weights if is_new else None)

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from rlx.collector.environment.gym_env import SerialEnv
 from rlx.collector.policy.module import pack_weights
 from rlx.collector.worker.shared_steps import MemoryLayout, SharedSteps, Weights
-from rlx.collector.worker.step_pool import Collect, StepTask, StepWorker, WorkerConfig
+from rlx.collector.worker.step_pool import StepTask, StepWorker, WorkerConfig
 from rlx.errors import CollectError
 from tests.collector.environments import Counter, Registered
 from tests.collector.policies import Constant
@@ -58,13 +58,12 @@ def test_steps_through_shared_memory_are_those_by_value(source: Any) -> None:
     finally:
         memory.unlink()
     for number in range(1, 4):
-        task = StepTask(number, LENGTH, session=0 if number == 1 else None)
-        slot = number % 2
-        expected = by_value(Collect(task, slot, None))
-        assert_same(memory.get(slot, shared(Collect(task, slot, None))), expected)
+        task = StepTask(number, LENGTH, session=0 if number == 1 else None, slot=number % 2)
+        expected = by_value(task)
+        assert_same(memory.get(task.slot, shared(task)), expected)
     assert len(expected.final) > 4
     memory.stop(4)
-    assert shared(Collect(StepTask(4, LENGTH), 0, None)).counts.tolist() == [0, 0]
+    assert shared(StepTask(4, LENGTH)).counts.tolist() == [0, 0]
     for worker in (by_value, shared):
         worker.close()
 
@@ -78,7 +77,7 @@ def test_weights_come_through_shared_memory() -> None:
     worker.share(layout, memory.path)
     memory.unlink()
     memory.put_weights(Weights(7, packed))
-    steps = memory.get(0, worker(Collect(StepTask(1, 4, session=0), 0, None)))
+    steps = memory.get(0, worker(StepTask(1, 4, session=0)))
     assert (steps.step["action"] == 2).all()
     assert (steps.version == 7).all()
     worker.close()
@@ -87,7 +86,7 @@ def test_weights_come_through_shared_memory() -> None:
 def test_a_first_task_without_a_session() -> None:
     worker = made(Counter)
     with pytest.raises(ValueError, match="the first task begins no session"):
-        worker(Collect(StepTask(1, 4), 0, None))
+        worker(StepTask(1, 4))
     worker.close()
 
 
