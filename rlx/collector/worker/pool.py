@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from rlx.collector.rollout.episodes import StepLayout
 from rlx.collector.worker.shard_worker import FindLayout, UnitResult, WorkUnit
@@ -29,14 +29,6 @@ class _Call(Generic[T]):
 
     task: T
     answer: Future[Any]
-
-
-class Answer(NamedTuple, Generic[T]):
-    """The answer of a worker to one of its tasks."""
-
-    worker: int
-    task: T
-    value: Any
 
 
 class WorkerPool(ABC, Generic[T]):
@@ -84,7 +76,8 @@ class WorkerPool(ABC, Generic[T]):
         self._calls[worker].append(call)
         call.answer.add_done_callback(lambda _: self._done.put((worker, call)))
 
-    def _next_answer(self) -> Answer[T]:
+    def _next_answer(self) -> tuple[int, T, Any]:
+        """Wait for the next answer; return the worker, its task and the answer."""
         while True:
             worker, call = self._done.get()
             calls = self._calls[worker]
@@ -96,7 +89,7 @@ class WorkerPool(ABC, Generic[T]):
                 self._replace(worker, death)
                 continue
             calls.popleft()
-            return Answer(worker, call.task, value)
+            return worker, call.task, value
 
     def _answers_to(self, tasks: Mapping[int, T]) -> dict[int, Any]:
         """Return the results, by worker, of one task for each idle worker."""
@@ -104,8 +97,8 @@ class WorkerPool(ABC, Generic[T]):
             self._submit(worker, task)
         answers = dict[int, Any]()
         while len(answers) < len(tasks):
-            answer = self._next_answer()
-            answers[answer.worker] = answer.value
+            worker, _, value = self._next_answer()
+            answers[worker] = value
         return {worker: answers[worker] for worker in tasks}
 
     def _last_answers(self, workers: Sequence[int], task: T) -> list[tuple[int, Any]]:
