@@ -9,7 +9,7 @@ from rlx import manifest
 from rlx.collector.dataset_collector import DatasetCollector
 from rlx.collector.environment.gym_env import is_open
 from rlx.collector.environment.space import schema_of
-from rlx.collector.environment.vector import Environment
+from rlx.collector.environment.vector import VectorEnvironment
 from rlx.collector.worker.shard_worker import Collection, ShardWorker, opened
 from rlx.engine.actor import Actors
 from rlx.engine.local_actors import InlineActors, LocalActors
@@ -76,7 +76,7 @@ def _finished(destination: Path, command: str) -> Manifest:
     )
 
 
-def _described(collection: Collection, environment: Environment, options: Options) -> Manifest:
+def _described(collection: Collection, environment: VectorEnvironment, options: Options) -> Manifest:
     notes = {
         "environment": environment.name,
         **({"environment_settings": dict(environment.settings)} if environment.settings else {}),

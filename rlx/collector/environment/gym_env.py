@@ -11,7 +11,7 @@ from gymnasium.vector import VectorEnv
 
 from rlx.collector.environment.gym_id import make, of_id
 from rlx.collector.environment.ted_env import TedEnv
-from rlx.collector.environment.vector import Environment, MakeEnv, VectorEnvironment, parallel, serial
+from rlx.collector.environment.vector import MakeEnv, VectorEnvironment, parallel, serial
 from rlx.errors import CollectError, RlxError
 
 Makes = str | MakeEnv | Sequence[str | MakeEnv]
@@ -47,7 +47,7 @@ class GymEnv(TedEnv):
         """
         return make(self.env_id, **self.options)
 
-    def open(self, num_envs: int | None = None) -> Environment:
+    def open(self, num_envs: int | None = None) -> VectorEnvironment:
         """Return copies of the environment, stepped side by side;
         without a number, one without a dimension of copies."""
         return of_id(self.env_id, self.options, num_envs or 1, is_batched=num_envs is not None)
@@ -100,7 +100,7 @@ class SerialEnv(_BatchedEnv):
         torch.Size([2, 5])
     """
 
-    def open(self) -> Environment:
+    def open(self) -> VectorEnvironment:
         """Return the copies."""
         name, makes = self._makes()
         return serial(makes, name, is_batched=True)
@@ -128,7 +128,7 @@ class ParallelEnv(_BatchedEnv):
         super().__init__(num_workers, create_env_fn)
         self.mp_start_method = mp_start_method
 
-    def open(self) -> Environment:
+    def open(self) -> VectorEnvironment:
         """Return the copies, whose processes have started."""
         name, makes = self._makes()
         return parallel(makes, name, self.mp_start_method)
@@ -190,7 +190,7 @@ def one(source: MakeEnv) -> gymnasium.Env[Any, Any]:
 EnvSource = str | GymEnv | SerialEnv | ParallelEnv | MakeEnv | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 
 
-def open_environment(source: EnvSource, num_envs: int | None = None) -> Environment:
+def open_environment(source: EnvSource, num_envs: int | None = None) -> VectorEnvironment:
     """Return the environment that a user means.
 
     Args:
@@ -230,7 +230,7 @@ def is_open(source: EnvSource) -> bool:
     return isinstance(source, gymnasium.Env | VectorEnv) or is_torchrl(source)
 
 
-def _of_made(made: Any, source: MakeEnv | None, num_envs: int | None) -> Environment:
+def _of_made(made: Any, source: MakeEnv | None, num_envs: int | None) -> VectorEnvironment:
     """Return the environment of a user's object, or of the result of ``source``, which creates further copies."""
     if isinstance(made, VectorEnv):
         if num_envs not in (None, made.num_envs):

@@ -16,7 +16,7 @@ from gymnasium.error import DependencyNotInstalled, NameNotFound, NamespaceNotFo
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from rlx.collector.environment.vector import OWN_THREADS, RESET_MASK, Environment, VectorEnvironment, serial
+from rlx.collector.environment.vector import OWN_THREADS, RESET_MASK, VectorEnvironment, serial
 from rlx.errors import CollectError, MissingExtraError
 from rlx.wording import nearest
 
@@ -192,7 +192,7 @@ def _imported() -> Any:
     return envpool
 
 
-def of_id(env_id: str, options: Mapping[str, Any], num_envs: int, *, is_batched: bool) -> Environment:
+def of_id(env_id: str, options: Mapping[str, Any], num_envs: int, *, is_batched: bool) -> VectorEnvironment:
     """Return copies of an environment.
 
     Args:
@@ -245,7 +245,7 @@ def _install(message: str) -> str | None:
     return " && ".join(re.findall("`(pip install [^`]+)`", message)) or None
 
 
-def _pool(env_id: str, num_envs: int, *, is_batched: bool) -> Environment:
+def _pool(env_id: str, num_envs: int, *, is_batched: bool) -> VectorEnvironment:
     pool = Pool(env_id, num_envs)
     env = Unstacked(pool) if "stack_num" in pool.settings else pool
     return VectorEnvironment(env, env_id, is_batched=is_batched, settings=pool.settings)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.collector.environment.space import ActionCheck, Arrays, RandomPolicy, Space, flatten
-from rlx.collector.environment.vector import Environment
+from rlx.collector.environment.vector import VectorEnvironment
 from rlx.errors import CollectError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ FLAGS = ("done", "terminated", "truncated")
 class _Stand:
     """A created environment, and where it stands; it resets by itself where an episode ends, which ``TedEnv`` hides."""
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: VectorEnvironment) -> None:
         n = environment.num_envs
         self.environment = environment
         self.batch = (n,) if environment.is_batched else ()
@@ -74,7 +74,7 @@ class TedEnv(ABC):
         self._opened: _Stand | None = None
 
     @abstractmethod
-    def open(self) -> Environment:
+    def open(self) -> VectorEnvironment:
         """Return the environment, recreated."""
 
     @property

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -53,58 +53,20 @@ class Outcome(NamedTuple):
     info: Mapping[str, Any] = {}
 
 
-class Environment(Protocol):
-    """n copies of an environment.
-
-    Attributes:
-        name: for messages and manifests: ``ALE/Pong-v5``.
-        num_envs: n.
-        is_batched: False for one environment that its user knows without a dimension of n.
-        observation_space: of one copy.
-        action_space: of one copy.
-        settings: what else decides the data, for the manifest.
-        spec: what gymnasium made it of, if it did, for the manifest.
-    """
-
-    name: str
-    num_envs: int
-    is_batched: bool
-    observation_space: Space
-    action_space: Space
-    settings: Mapping[str, Any]
-    spec: Mapping[str, Any]
-
-    def reset(self, seeds: Sequence[int]) -> Any:
-        """Return [n, ...] first observations of new episodes; each environment starts from its seed.
-
-        Raises:
-            CollectError: an environment raised something.
-        """
-
-    def reset_some(self, which: NDArray[np.bool_]) -> Any:
-        """Return [n, ...] observations after new episodes were begun in some environments [n], whatever their state.
-
-        Raises:
-            CollectError: an environment raised something, or cannot be reset but together with the others.
-        """
-
-    def step(self, actions: Any) -> Outcome:
-        """Take a step in every environment; begin a new episode where one ends.
-
-        Raises:
-            CollectError: an environment raised something.
-        """
-
-    def close(self) -> None:
-        """End its processes and threads."""
-
-
 class VectorEnvironment:
-    """A ``gymnasium.vector.VectorEnv``; it is closed with this.
+    """n copies of an environment: a ``gymnasium.vector.VectorEnv``, which is closed with this.
 
     Args:
-        is_batched: whether its user expects a dimension of environments.
+        name: for messages and manifests: ``ALE/Pong-v5``.
+        is_batched: False for one environment that its user knows without a dimension of n.
+        settings: what else decides the data, for the manifest.
         as_seeds: makes of seeds [n] what the environment's ``reset`` takes.
+
+    Attributes:
+        num_envs: n.
+        observation_space: of one copy.
+        action_space: of one copy.
+        spec: what gymnasium made it of, if it did, for the manifest.
     """
 
     def __init__(
@@ -138,7 +100,11 @@ class VectorEnvironment:
             on_fork(self, VectorEnvironment._leave)
 
     def reset(self, seeds: Sequence[int]) -> Any:
-        """Return [n, ...] first observations."""
+        """Return [n, ...] first observations of new episodes; each environment starts from its seed.
+
+        Raises:
+            CollectError: an environment raised something.
+        """
         self._ended[:] = False
 
         def begin() -> Any:
@@ -151,7 +117,11 @@ class VectorEnvironment:
         return self._call("reset", begin)
 
     def reset_some(self, which: NDArray[np.bool_]) -> Any:
-        """Return [n, ...] observations after some were reset."""
+        """Return [n, ...] observations after new episodes were begun in some environments [n], whatever their state.
+
+        Raises:
+            CollectError: an environment raised something, or cannot be reset but together with the others.
+        """
         # An environment that does not know the mask would reset all.
         is_known = isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         knows = is_known or self._env.metadata.get(RESET_MASK) or self._mode != AutoresetMode.NEXT_STEP
@@ -163,7 +133,13 @@ class VectorEnvironment:
         return observation
 
     def step(self, actions: Any) -> Outcome:
-        """Take a step in every environment but those that NEXT_STEP resets, which are not recorded."""
+        """Take a step in every environment; begin a new episode where one ends.
+
+        Environments that NEXT_STEP only resets are not recorded.
+
+        Raises:
+            CollectError: an environment raised something.
+        """
         observation, reward, terminated, truncated, info = self._call("step", self._env.step, actions)
         if self._mode == AutoresetMode.NEXT_STEP:
             # Environments whose episode ended in the step before were only reset.
@@ -181,7 +157,7 @@ class VectorEnvironment:
         return Outcome(observation, reward, terminated, truncated, final, None, info)
 
     def close(self) -> None:
-        """Close the environment."""
+        """End its processes and threads."""
         if not self._is_left:
             self._env.close()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rlx.collector.environment.space import Arrays, RandomPolicy, Space
-from rlx.collector.environment.vector import Environment
+from rlx.collector.environment.vector import VectorEnvironment
 from rlx.collector.policy.protocol import Choice, EpsilonGreedy, FunctionPolicy, Policy, Situation
 from rlx.errors import CollectError, OptionError, PolicyNotFoundError
 from rlx.transform.code import load_object as load_user_object
@@ -48,7 +48,7 @@ class PolicySpec:
         """Whether actions are drawn from the action space."""
         return self.text == "random" and self.function is None
 
-    def policy(self, environment: Environment, seeds: Sequence[int]) -> Policy:
+    def policy(self, environment: VectorEnvironment, seeds: Sequence[int]) -> Policy:
         """Return the policy for an environment."""
         if self.is_random:
             return FunctionPolicy(RandomPolicy(environment.action_space, seeds))

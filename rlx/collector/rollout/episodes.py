@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.collector.environment.space import Arrays, leaves, schema_of
-from rlx.collector.environment.vector import Environment
+from rlx.collector.environment.vector import VectorEnvironment
 from rlx.collector.rollout.steps import IS_INIT, Steps
 from rlx.errors import CollectError
 from rlx.schema import Field, Role, Schema
@@ -31,7 +31,7 @@ class StepLayout:
     infos: Mapping[str, bool]
 
 
-def layout_of(steps: Steps, environment: Environment, infos: Mapping[str, bool]) -> StepLayout:
+def layout_of(steps: Steps, environment: VectorEnvironment, infos: Mapping[str, bool]) -> StepLayout:
     """Return the layout of steps.
 
     ``is_init`` is a field where the policy has a state: a module that is trained on slices reads it.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.collector.environment.space import ActionCheck, Arrays, dtype_of, flatten, leaves
-from rlx.collector.environment.vector import Environment, Outcome
+from rlx.collector.environment.vector import Outcome, VectorEnvironment
 from rlx.collector.policy.protocol import Choice, Policy, Situation
 from rlx.collector.rollout.steps import IS_INIT, PREFIX, Infos, Steps, Where, Written, column, fill_of
 from rlx.errors import CollectError, RlxError
@@ -28,7 +28,7 @@ class Rollout:
 
     def __init__(
         self,
-        environment: Environment,
+        environment: VectorEnvironment,
         seeds: Sequence[int],
         max_episode_steps: int | None = None,
         drop: Sequence[str] = (),

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rlx.collector.environment.gym_env import EnvSource, open_environment
-from rlx.collector.environment.vector import Environment
+from rlx.collector.environment.vector import VectorEnvironment
 from rlx.collector.policy.spec import PolicySpec, exploring, load_object
 from rlx.collector.rollout.episodes import REWARDS, Ended, Episodes, StepLayout, first_of, join, layout_of, rewards_as
 from rlx.collector.rollout.loop import Rollout
@@ -43,7 +43,7 @@ class Session:
 
     def __init__(
         self,
-        environment: Environment,
+        environment: VectorEnvironment,
         policy: PolicySpec,
         seed: int,
         number: int = 0,
@@ -219,7 +219,7 @@ class ShardWorker:
         environment: what it steps, if that is there already; else it is opened by the worker.
     """
 
-    def __init__(self, config: ShardWorkerConfig, environment: Environment | None = None) -> None:
+    def __init__(self, config: ShardWorkerConfig, environment: VectorEnvironment | None = None) -> None:
         self._config = config
         check_seen(config.dataset)
         here = self._collection = config.collection
@@ -327,7 +327,7 @@ class ShardWorker:
         return shards.finish()
 
 
-def opened(source: EnvSource, num_envs: int) -> Environment:
+def opened(source: EnvSource, num_envs: int) -> VectorEnvironment:
     """Return the environment of a user's argument; for ``module:name``, the result of that object."""
     if isinstance(source, str) and ":" in source:
         source = load_object(source)

@@ -19,7 +19,7 @@ _STEPS_A_FINAL = 8
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Metadata of a worker's environment that a collector needs; see ``Environment``."""
+    """Metadata of a worker's environment that a collector needs; see ``VectorEnvironment``."""
 
     name: str
     num_envs: int
