@@ -4,7 +4,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -240,22 +240,12 @@ class SavedSteps:
     save = dumps
 
 
-class Saved(Protocol):
-    """Whatever can be written to a directory."""
-
-    def dumps(self, path: str | os.PathLike[str], /) -> None:
-        """Write it."""
-
-    def loads(self, path: str | os.PathLike[str], /) -> None:
-        """Restore the written state."""
-
-
 class SavedTogether(ABC):
     """Several parts that are written to one directory: all of them, or none."""
 
     @abstractmethod
-    def _saved_parts(self) -> Sequence[Saved]:
-        """Return the parts."""
+    def _saved_parts(self) -> Sequence[Any]:
+        """Return the parts, which have ``dumps`` and ``loads`` too."""
 
     def _own_state(self) -> dict[str, Any]:
         return {}

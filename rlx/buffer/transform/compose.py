@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from tensordict import NestedKey, TensorDict, TensorDictBase, is_leaf_nontensor
+from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
 
 from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex
 from rlx.buffer.storage.step_schema import padded, signed
@@ -55,12 +55,17 @@ class StoredSteps(_Reader):
         if keys is None:
             steps = self._storage.get(rows)
             if self._batch is None:
-                self._remember(rows, steps)
+                # A shallow copy: the transforms replace entries of the batch, and must not replace them here.
+                self._batch = steps.copy()
+                self._rows, self._first = np.unique(rows, return_index=True)
             return steps
-        keys = [key for key in keys if self._has(key)]
+        if self._batch is None:
+            return self._storage.get(rows, keys)
+        stored = self._batch.keys(include_nested=True)
+        keys = [key for key in keys if key in stored]
         place = self._places(rows)
         known = np.flatnonzero(place >= 0)
-        if self._batch is None or not len(known):
+        if not len(known):
             return self._storage.get(rows, keys)
         fresh = np.flatnonzero(place < 0)
         seen = pick_steps(self._batch.select(*keys), place[known])
@@ -75,20 +80,12 @@ class StoredSteps(_Reader):
         """Return the steps [n] at these rows with stacks of k observations, if the storage makes them."""
         return None if self._batch is not None else self._storage.get_stacked(rows, keys, k)
 
-    def _remember(self, rows: Rows, steps: TensorDictBase) -> None:
-        # A shallow copy: the transforms replace entries of the batch, and must not replace them here.
-        self._batch = steps.copy()
-        self._rows, self._first = np.unique(rows, return_index=True)
-
     def _places(self, rows: Rows) -> Rows:
         """Return [n] where each row is in the remembered batch; -1 where it is not."""
-        if self._batch is None or not len(self._rows):
+        if not len(self._rows):
             return np.full(len(rows), -1)
         place = np.minimum(np.searchsorted(self._rows, rows), len(self._rows) - 1)
         return np.where(self._rows[place] == rows, self._first[place], -1)
-
-    def _has(self, key: NestedKey) -> bool:
-        return self._batch is None or key in self._batch.keys(include_nested=True)
 
 
 def pick(leaf: torch.Tensor, places: Rows) -> torch.Tensor:

@@ -158,10 +158,8 @@ class Pool(VectorEnv[Any, Any, Any]):
         self._pool.close()
 
     def _is_atari(self) -> bool:
-        return any(kind.__module__.startswith("envpool.atari") for kind in type(self._spec()).__mro__)
-
-    def _spec(self) -> Any:
-        return self._envpool.make_spec(self._task)
+        spec = self._envpool.make_spec(self._task)
+        return any(kind.__module__.startswith("envpool.atari") for kind in type(spec).__mro__)
 
     def _made(self, seeds: Any) -> Any:
         with warnings.catch_warnings():

@@ -243,7 +243,8 @@ class TorchRLVectorEnv(VectorEnv[Any, Any, Any]):
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Return [n, ...] observations, after resetting those that ``options["reset_mask"]`` names, or all."""
-        root = self._adapter.reset(seed if seed is None or isinstance(seed, int) else seed[0], _mask(options))
+        mask = None if options is None else options.get("reset_mask")
+        root = self._adapter.reset(seed if seed is None or isinstance(seed, int) else seed[0], mask)
         return self._adapter.observation(root), self._adapter.extras(root)
 
     def step(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
@@ -258,10 +259,6 @@ class TorchRLVectorEnv(VectorEnv[Any, Any, Any]):
     def close_extras(self, **_: Any) -> None:
         """Close the environments."""
         _close(self._adapter.env)
-
-
-def _mask(options: Mapping[str, Any] | None) -> NDArray[np.bool_] | None:
-    return None if options is None else options.get("reset_mask")
 
 
 def _close(env: Any) -> None:
