@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from rlx.buffer.batched_draws import batches_at_once
 from rlx.buffer.epoch_order import EpochOrder, Shuffle
-from rlx.buffer.loader_reading import Copies, Part, Source, Windows, joined, made_ahead
+from rlx.buffer.loader_reading import Copies, LoaderSource, Part, Windows, joined, made_ahead
 from rlx.buffer.protocol import Rows
 from rlx.buffer.transform.compose import Compose, Transform, split
 from rlx.errors import OptionError, SamplingError
@@ -75,7 +75,7 @@ class Loader(IterableDataset[TensorDictBase]):
 
     def __init__(
         self,
-        data: Source | Sequence[Source],
+        data: LoaderSource | Sequence[LoaderSource],
         batch_size: int,
         *,
         slice_len: int | None = None,
@@ -104,7 +104,7 @@ class Loader(IterableDataset[TensorDictBase]):
             raise OptionError(f"shuffle {shuffle!r}: expected True, False or 'blocks'")
         transforms = [] if transform is None else Compose(transform).transforms
         around, self._transforms = split(transforms)
-        sources = cast("list[Source]", list(data) if isinstance(data, list | tuple) else [data])
+        sources = cast("list[LoaderSource]", list(data) if isinstance(data, list | tuple) else [data])
         self._parts = [
             Part(source, around, slice_len, seed, replacement=replacement, shuffle=bool(shuffle)) for source in sources
         ]
@@ -216,7 +216,9 @@ class Loader(IterableDataset[TensorDictBase]):
         if worker is not None:
             # The DataLoader takes a batch of each worker in turn.
             epoch, first = self.epoch, self.batch
-            yield from self._read_all(epoch, range(first + worker.id, self._batches, worker.num_workers))
+            numbers = range(first + worker.id, self._batches, worker.num_workers)
+            with self._reading(epoch, numbers) as read:
+                yield from map(read, numbers)
             return
         guard = ThisProcessOnly(
             "an iteration of a loader cannot continue in a forked process: its threads are in the parent",
@@ -262,11 +264,6 @@ class Loader(IterableDataset[TensorDictBase]):
 
             for made in made_ahead(make, numbers, self._prefetch, self._threads):
                 yield made if copies is None else copies.finish(made)
-
-    def _read_all(self, epoch: int, numbers: range) -> Iterator[TensorDictBase]:
-        with self._reading(epoch, numbers) as read:
-            for number in numbers:
-                yield read(number)
 
     @contextmanager
     def _reading(self, epoch: int, numbers: range) -> Iterator[Callable[[int], TensorDictBase]]:

@@ -26,7 +26,7 @@ from rlx.store.dataset import Dataset
 from rlx.store.read_ahead import Held, ReadAhead
 from rlx.store.ted import PlannedBatches
 
-Source: TypeAlias = Dataset | ReplayBuffer | Storage | str | os.PathLike[str]
+LoaderSource: TypeAlias = Dataset | ReplayBuffer | Storage | str | os.PathLike[str]
 _AHEAD = 2  # windows that are fetched ahead of the one in use
 _WINDOW_STEPS, _WINDOW_BYTES = 65_536, 256 * 2**20  # most that a window of blocks has by default
 
@@ -36,7 +36,7 @@ class Part:
 
     def __init__(
         self,
-        source: Source,
+        source: LoaderSource,
         around: Sequence[Any],
         slice_len: int | None,
         seed: int,

@@ -28,13 +28,13 @@ from rlx.seeding import seeded
 
 Function = Callable[[TensorDictBase], TensorDictBase]
 Span = tuple[int, int]
-# The mapping, a chunk, and its steps where the mapping cannot read them; both pickled.
+# The function, a chunk, and its steps where the function cannot read them; both pickled.
 _Task = tuple[bytes, Span, bytes | None]
 _CHUNK_STEPS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping:
+class ChunkFunction:
     """The function applied to each chunk, in any process.
 
     Args:
@@ -114,18 +114,18 @@ class Workers:
     max_tasks: int | None = None
     threads: int = 1
 
-    def run(self, mapping: Mapping, spans: Sequence[Span]) -> Iterator[None]:
+    def run(self, function: ChunkFunction, spans: Sequence[Span]) -> Iterator[None]:
         """Write all chunks, in any order; yield after each."""
         if self.pool is None and not self.count:
             for span in spans:
-                mapping.write(span)
+                function.write(span)
                 yield
             return
         # Every process reads files itself; of steps in memory, each is sent its chunks.
-        in_files = mapping.storage is not None and mapping.storage.is_in_files
+        in_files = function.storage is not None and function.storage.is_in_files
         # Plain pickle cannot send lambdas and definitions of __main__ or a notebook.
-        sent = cloudpickle.dumps(mapping if in_files else replace(mapping, storage=None))
-        tasks = ((sent, span, None if in_files else cloudpickle.dumps(mapping.read(*span))) for span in spans)
+        sent = cloudpickle.dumps(function if in_files else replace(function, storage=None))
+        tasks = ((sent, span, None if in_files else cloudpickle.dumps(function.read(*span))) for span in spans)
         if self.pool is not None:
             pool = self.pool
             yield from _few_at_a_time(lambda task: pool.apply_async(_write, (task,)).get, tasks, os.cpu_count() or 1)
@@ -156,9 +156,9 @@ def _few_at_a_time(submit: Callable[[_Task], Callable[[], None]], tasks: Iterabl
 
 
 @lru_cache(maxsize=1)
-def _received(sent: bytes) -> Mapping:
-    mapping: Mapping = cloudpickle.loads(sent)
-    return mapping
+def _received(sent: bytes) -> ChunkFunction:
+    function: ChunkFunction = cloudpickle.loads(sent)
+    return function
 
 
 def _write(task: _Task) -> None:
@@ -184,7 +184,7 @@ def chunks(steps: int, *, chunksize: int | None, num_chunks: int | None) -> list
     return [(start, min(start + size, steps)) for start in range(0, steps, size)]
 
 
-def preprocess(mapping: Mapping, spans: Sequence[Span], dest: Path, workers: Workers) -> Iterator[None]:
+def preprocess(function: ChunkFunction, spans: Sequence[Span], dest: Path, workers: Workers) -> Iterator[None]:
     """Write the results of ``fn`` for these chunks as a memory-mapped TensorDict at ``dest``; yield after each chunk.
 
     The directory is there when all of it is.
@@ -196,11 +196,11 @@ def preprocess(mapping: Mapping, spans: Sequence[Span], dest: Path, workers: Wor
 
     with whole(dest, check) as partial:
         try:
-            first = mapping.made(*spans[0])
+            first = function.made(*spans[0])
             target = first[0].expand(spans[-1][1], *first.batch_size[1:]).memmap_like(partial)
             put(target, first, spans[0])
             yield
-            yield from workers.run(replace(mapping, target=partial, run=uuid4().hex), spans[1:])
+            yield from workers.run(replace(function, target=partial, run=uuid4().hex), spans[1:])
         finally:
             _opened.cache_clear()
 
@@ -266,10 +266,10 @@ class Preprocessing:
             raise ValueError("no steps to apply a function to")
         spans = chunks(steps, chunksize=chunksize, num_chunks=num_chunks)
         seed = None if generator is None else int(torch.randint(2**62, (), generator=generator))
-        mapping = Mapping(self.storage, fn, single=chunksize == 0, seed=seed)
+        function = ChunkFunction(self.storage, fn, single=chunksize == 0, seed=seed)
         workers = Workers(num_workers or 0, mp_start_method, pool, max_tasks_per_child, worker_threads)
         target = Path(dest)
-        for _ in _shown(preprocess(mapping, spans, target, workers), len(spans), pbar):
+        for _ in _shown(preprocess(function, spans, target, workers), len(spans), pbar):
             pass
         return MappedStorage(target)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rlx.buffer.preprocess import Mapping, Workers, preprocess
+from rlx.buffer.preprocess import ChunkFunction, Workers, preprocess
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.storage.lists import ListStorage
 from rlx.buffer.storage.tensors import LazyTensorStorage
@@ -78,7 +78,7 @@ def test_an_empty_buffer(tmp_path: Path) -> None:
 def test_two_writers_of_one_target_do_not_mix(tmp_path: Path) -> None:
     dest = tmp_path / "made"
     one, other = (
-        Mapping(filled(LazyTensorStorage(30)).storage, fn) for fn in (doubled, lambda steps: doubled(steps) + 1)
+        ChunkFunction(filled(LazyTensorStorage(30)).storage, fn) for fn in (doubled, lambda steps: doubled(steps) + 1)
     )
     first = preprocess(one, [(0, 10), (10, 20)], dest, Workers())
     next(first)
