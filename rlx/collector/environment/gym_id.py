@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
-from types import MappingProxyType
 from typing import Any
 
 import gymnasium
@@ -39,22 +38,20 @@ ATARI: Mapping[str, Any] = {
 }
 POOL = "envpool/"
 # DQN preprocessing; envpool cannot do without the one no-op that an episode begins with.
-ENVPOOL_ATARI: Mapping[str, Any] = MappingProxyType(
-    {
-        "stack_num": 1,
-        "frame_skip": 4,
-        "img_height": 84,
-        "img_width": 84,
-        "gray_scale": True,
-        "noop_max": 1,
-        "repeat_action_probability": 0.25,
-        "full_action_space": False,
-        "max_episode_steps": 27_000,
-        "episodic_life": False,
-        "reward_clip": False,
-        "use_fire_reset": False,
-    }
-)
+ENVPOOL_ATARI: Mapping[str, Any] = {
+    "stack_num": 1,
+    "frame_skip": 4,
+    "img_height": 84,
+    "img_width": 84,
+    "gray_scale": True,
+    "noop_max": 1,
+    "repeat_action_probability": 0.25,
+    "full_action_space": False,
+    "max_episode_steps": 27_000,
+    "episodic_life": False,
+    "reward_clip": False,
+    "use_fire_reset": False,
+}
 _UNKNOWN = (NameNotFound, NamespaceNotFound, VersionNotFound, UnregisteredEnv)
 
 
