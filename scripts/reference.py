@@ -80,14 +80,15 @@ def _alone(argument: ast.arg, default: ast.expr | None) -> ast.arguments:
 
 
 def members(package: str) -> dict[str, Any]:
-    """Return the public classes and functions of a package by name."""
+    """Return the public classes and functions of a package by name; of ``rlx.errors`` the classes alone."""
     module = import_module(package)
     names = sorted(vars(module)) if package == "rlx.errors" else dir(module)
     found = {name: getattr(module, name) for name in names if not name.startswith("_")}
     return {
         name: member
         for name, member in found.items()
-        if (inspect.isclass(member) or inspect.isfunction(member)) and member.__module__.startswith("rlx")
+        if (inspect.isclass(member) or (inspect.isfunction(member) and package != "rlx.errors"))
+        and member.__module__.startswith("rlx")
     }
 
 

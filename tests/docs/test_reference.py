@@ -48,6 +48,10 @@ def test_every_argument_is_described(package: str, name: str) -> None:
     assert not (missing := [one for one in parameters if one not in words]), missing
 
 
+def test_the_page_of_errors_has_only_errors() -> None:
+    assert all(issubclass(member, Exception) for member in members("rlx.errors").values())
+
+
 def test_a_page_is_valid_markdown(pages: dict[str, str]) -> None:
     for name, text in pages.items():
         assert text.count("```") % 2 == 0, name
