@@ -75,7 +75,7 @@ def list_runs(
       rlx list --remote --source minari --search door
       rlx list --sources
 
-    With a URL, lists only the runs of that directory or server, or the datasets that rlx has pushed to an organization
+    With a URL, lists only the runs of that directory or server, or the datasets that rlx has pushed to an organisation
     of the Hugging Face hub. With --source, lists them after the local datasets; it may also be minari, lerobot or hf
     (the whole hub). By default, downloadable runs are those of a built-in list of RL Unplugged. --sources asks each
     base that rlx download tries, in order, for run 1 of --game; RLX_SOURCES or ~/.config/rlx/sources.toml names them.
