@@ -15,13 +15,15 @@ from rlx.files.disk import file_error
 from rlx.wording import did_you_mean
 from rlx_cli.checking import diff, doctor, repair, verify
 from rlx_cli.creating import collect, convert
-from rlx_cli.inspecting import cite, inspect, view
+from rlx_cli.inspecting import cite, inspect
+from rlx_cli.merging import merge, split
 from rlx_cli.options import DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output, abandon, abandon_if_failed, secure
-from rlx_cli.preprocessing import merge, preprocess, split
+from rlx_cli.preprocessing import preprocess
 from rlx_cli.report import ERROR, INTERRUPTED, PIPE_CLOSED, USAGE, UsageError, exit_code
 from rlx_cli.sampling import sample
 from rlx_cli.transferring import download, list_runs, pull, push
+from rlx_cli.viewing import view
 
 # What pydantic, which validates Typer's values, says, and what rlx says instead.
 _PYDANTIC: Mapping[str, str] = MappingProxyType(

@@ -1,9 +1,6 @@
-"""``rlx inspect``, ``cite`` and ``view``: what a dataset holds, which papers describe it, and pictures of it."""
+"""``rlx inspect`` and ``cite``: what a dataset holds, and which papers describe it."""
 
 import math
-import shutil
-import sys
-import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +12,8 @@ from rlx.api.arguments import with_destination
 from rlx.errors import RlxError
 from rlx.files.urls import is_url
 from rlx.wording import note_in_words, number, pasteable, plural, shape, size, sparkline, without_secrets
-from rlx_cli.options import AnyDatasetArgument, complete_datasets
+from rlx_cli.options import AnyDatasetArgument
 from rlx_cli.output import Output, facts, table
-from rlx_cli.progress import showing
-from rlx_cli.report import UsageError
 from rlx_cli.rows import JsonRows, Listing
 
 if TYPE_CHECKING:
@@ -26,10 +21,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from rlx.store.dataset import Dataset
-    from rlx.viewer.files import ViewFile
 
-_TERMINAL_FPS = 15  # what a terminal at the other end of a line keeps up with
 _FEWEST_BARS = 3
 _TRAJECTORY_COLUMNS = (">trajectory", "shard", ">start", ">length", ">return", "end", "whole")
 
@@ -205,127 +197,3 @@ def cite(
     output.show(found, *"\n\n".join(found).splitlines())
     if not found:
         output.say("hint", f"{without_secrets(dataset)} names no papers")
-
-
-def view(
-    ctx: typer.Context,
-    dataset: AnyDatasetArgument,
-    other: Annotated[
-        str | None,
-        typer.Argument(metavar="OTHER", help="Dataset to compare it with.", autocompletion=complete_datasets),
-    ] = None,
-    episode: Annotated[
-        int | None,
-        typer.Option("--episode", min=0, metavar="N", help="Episode to show.", show_default="best, median and worst"),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Output file: .png, .gif, .mp4 or .html.",
-            show_default="open a browser",
-        ),
-    ] = None,
-    fps: Annotated[
-        int | None,
-        typer.Option(
-            "--fps", min=1, max=100, metavar="N", help="Frames per second.", show_default="30; 15 with --term"
-        ),
-    ] = None,
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, metavar="N", help="Port to serve on; 0 is any free port.")
-    ] = 0,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the URL without opening a browser.")] = False,
-    term: Annotated[bool, typer.Option("--term", help="Play the episode in this terminal.")] = False,
-) -> None:
-    """Show one or two datasets in a browser, or write images.
-
-    \b
-    Examples:
-      rlx view Pong/5
-      rlx view Pong/5 -o pong.png
-      rlx view Pong/5 --episode 7 -o pong.mp4 --fps 15
-      rlx view Pong/5 -o report.html
-      rlx view Pong/5 --term --fps 15
-      rlx view Pong/5 Pong/4
-
-    Without -o, serves a page on 127.0.0.1 until Ctrl-C. A PNG is a contact sheet of
-    the best, the median and the worst episode. An HTML file works offline and
-    contains some episodes with all their frames. The page of a dataset that
-    rlx collect is writing shows new episodes as they come.
-    """
-    import rlx
-    from rlx.store.dataset import Dataset
-
-    shown: Output = ctx.obj
-    opened = Dataset(dataset, partial=output is None)
-    beside = None if other is None else Dataset(other, partial=output is None)
-    name = opened.manifest.id if beside is None else f"{without_secrets(dataset)} and {without_secrets(other or '')}"
-    if term:
-        if output is not None or other is not None:
-            raise UsageError("--term shows one dataset, and excludes --output")
-        _play(opened, episode, fps or _TERMINAL_FPS)
-        return
-    if output is not None:
-        with showing(shown, f"view {output.name}") as progress:
-            written = rlx.view(opened, beside, episode=episode, output=output, fps=fps, port=port, progress=progress)
-        _show_file(shown, name, written)
-        return
-    # A browser in this terminal would not help, and a program that reads the URL has none.
-    no_browser = no_browser or not sys.stdout.isatty()
-    with rlx.view(opened, beside, episode=episode, fps=fps, port=port, no_browser=no_browser) as viewer:
-        shown.say("hint", "Ctrl-C stops the server")
-        try:
-            shown.show(viewer.to_json(), f"{name}: {viewer.url}")
-            sys.stdout.flush()
-            viewer.wait()
-        except KeyboardInterrupt:
-            shown.stderr.print()
-
-
-def _play(dataset: "Dataset", episode: int | None, fps: int) -> None:
-    """Draw the frames of an episode over each other; Ctrl-C stops it."""
-    from rlx.viewer.episode import Episode, notable
-    from rlx.viewer.terminal import asked_terminal, drop_late_answer, terminal_frames
-
-    if not sys.stdout.isatty():
-        raise UsageError("--term requires a terminal", hint="-o FILE.gif writes a film")
-    chosen = Episode(dataset, next(iter(notable(dataset).values()), 0) if episode is None else episode)
-    size, terminal = shutil.get_terminal_size(), asked_terminal()
-    due, unfinished, back = time.monotonic(), 0, ""
-    try:
-        for lines in terminal_frames(chosen, lambda: size, terminal):  # noqa: B023  (the size of this turn)
-            unfinished = len(lines)
-            sys.stdout.write(back + "".join(f"{line}\x1b[K\n" if line else "\n" for line in lines))
-            sys.stdout.flush()
-            unfinished = 0
-            now = time.monotonic()
-            due = max(due + 1 / fps, now)
-            time.sleep(due - now)
-            before, size = size, shutil.get_terminal_size()
-            # A terminal that changes its width breaks lines anew.
-            back = f"\x1b[{len(lines)}F" if size == before else "\x1b[H\x1b[2J"
-    except KeyboardInterrupt:
-        pass
-    finally:
-        # Ctrl-C drops what is on its way: the end of a graphic or of a colour, and the cursor's way down.
-        sys.stdout.write("\x1b\\\x1b[0m" + (f"\x1b[{unfinished}E" if unfinished else ""))
-        sys.stdout.flush()
-        if terminal.is_late:
-            drop_late_answer()
-
-
-def _show_file(output: Output, name: str, written: "ViewFile") -> None:
-    shown = ", ".join(f"{one:,}" for one in written.episodes)
-    what = (
-        f"{'episode' if len(written.episodes) == 1 else 'episodes'} {shown}"
-        if shown
-        else "compared"
-        if " and " in name
-        else "no episode"
-    )
-    frames = "" if written.frames is None else f", {plural(written.frames, 'frame')}"
-    frames += f", one for every {written.every} steps" if written.every > 1 else ""
-    output.show(written.to_json(), f"{name}: {what}{frames}; {size(written.bytes)}", str(written.file))

@@ -28,7 +28,7 @@ from rlx.viewer.terminal import (
     terminal_frames,
 )
 from rlx.wording import number
-from rlx_cli.inspecting import _play
+from rlx_cli.viewing import _play
 from tests.conftest import Cli
 from tests.viewer.datasets import everything
 
