@@ -105,35 +105,9 @@ class PtExporter:
             name: rows.tolist() if rows.dtype == object else torch.from_numpy(rows)
             for name, rows in gathered(batches).items()
         }
-        checked = _Checked(file)
-        try:
-            torch.save(tree(tensors), cast("IO[bytes]", checked))
-        except RuntimeError:
-            # All that torch says of a full disk or a closed pipe is where it was in the file.
-            if checked.failure is not None:
-                raise checked.failure from None
-            raise
-
-
-class _Checked(io.RawIOBase):
-    """A file that remembers why it could not be written."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.failure: OSError | None = None
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any, /) -> int:
-        try:
-            return self._file.write(data)
-        except OSError as exc:
-            self.failure = exc
-            raise
-
-    def flush(self) -> None:
-        self._file.flush()
+        disk = Disk(file)  # else all that torch says of a full disk or a closed pipe is where it was in the file
+        torch.save(tree(tensors), cast("IO[bytes]", disk))
+        disk.check()
 
 
 class ZarrExporter:
