@@ -9,7 +9,6 @@ import math
 import reprlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -211,13 +210,11 @@ def open_array_record(
     if not names:
         raise SourceNotFoundError(f"{path} has no file named *{SUFFIX}")
     counts = []
-    with ExitStack() as stack:
-        for number, name in enumerate(names):
-            with opened(root / name) as file:
-                counts.append(file.count)
-                if not number:
-                    first, place = _parsed(file, 0), f"{file.path}: record 0"
-        stack.close()
+    for number, name in enumerate(names):
+        with opened(root / name) as file:
+            counts.append(file.count)
+            if not number:
+                first, place = _parsed(file, 0), f"{file.path}: record 0"
     notes = dict(read_notes_beside(root))
     frame = _frame(first, (height, width, channels), notes, place)
     fields, extras = _fields(first, frame, notes, place)

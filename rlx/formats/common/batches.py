@@ -104,16 +104,11 @@ def tree(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 def export(batches: Iterable[Columns], path: Path, exporter: Exporter | DirectoryExporter) -> None:
     """Write batches to a file or directory atomically; an existing one is replaced."""
-    is_directory = isinstance(exporter, DirectoryExporter)
-    if path.is_dir() and not (is_directory and (path / "zarr.json").is_file()):
+    if path.is_dir() and not (isinstance(exporter, DirectoryExporter) and (path / "zarr.json").is_file()):
         raise DatasetExistsError(f"{path} is a directory; expected a new name, or a file to replace")
     with whole(path) as partial:
-        _write(batches, partial, exporter)
-
-
-def _write(batches: Iterable[Columns], path: Path, exporter: Exporter | DirectoryExporter) -> None:
-    if isinstance(exporter, DirectoryExporter):
-        exporter.write_directory(batches, path)
-        return
-    with path.open("w+b") as file:
-        exporter.write(batches, file)
+        if isinstance(exporter, DirectoryExporter):
+            exporter.write_directory(batches, partial)
+        else:
+            with partial.open("w+b") as file:
+                exporter.write(batches, file)

@@ -105,7 +105,10 @@ def translated(path: Path) -> Iterator[None]:
 
 
 class ParquetParts:
-    """Open files of the same columns; reads one after the other.
+    """Files of the same columns, read one after the other; each is open only while it is read.
+
+    Args:
+        path: of the dataset, for messages.
 
     Attributes:
         groups: [g + 1] first row of every row group, and the number of rows.
@@ -135,21 +138,12 @@ class ParquetParts:
 
     def batches(self, names: Sequence[str], size: int, row: int = 0) -> Generator[Mapping[str, Any], None, None]:
         """Yield Arrow arrays of at most ``size`` rows each, from the start of the row group that has a row."""
-        number, first = self._place(row)
+        number = min(int(np.searchsorted(self._starts, row, side="right")), len(self._parts)) - 1
+        first = int(self._starts[number])
         for place, part in enumerate(islice(self._parts, number, None)):
             with opened(part) as file:
                 self.path = part
                 yield from file.batches(names, size, row - first if place == 0 else 0)
-
-    def _place(self, row: int) -> tuple[int, int]:
-        number = min(int(np.searchsorted(self._starts, row, side="right")) - 1, len(self._parts) - 1)
-        return number, int(self._starts[number])
-
-
-@contextmanager
-def opened_parts(path: Path, parts: Sequence[Path]) -> Iterator[ParquetParts]:
-    """Yield files as one."""
-    yield ParquetParts(path, parts)
 
 
 def files_of(path: Path, table: str) -> list[Path]:

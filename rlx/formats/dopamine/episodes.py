@@ -52,10 +52,6 @@ class RowReader:
         for opened in self._streams.values():
             opened.finish()
 
-    def read_observations(self, start: int, out: NDArray[Any]) -> None:
-        """Fill ``out`` [n, ...] with the observations of the rows from ``start`` on."""
-        self.read_rows(OBSERVATION, start, out)
-
     def read_rows(self, name: str, start: int, out: NDArray[Any]) -> None:
         """Fill ``out`` [n, ...] with the rows of the observations, or of an extra column, from ``start`` on."""
         for file, slot, part in self._pieces(start, start + len(out)):
@@ -90,7 +86,7 @@ class RowReader:
 
     def _observations(self, start: int, count: int) -> NDArray[Any]:
         out = self.empty(OBSERVATION, count)
-        self.read_observations(start, out)
+        self.read_rows(OBSERVATION, start, out)
         return out
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, slice]]:
@@ -296,7 +292,7 @@ def read_block(pieces: Sequence[BlockPart], rows: RowReader, extras: Mapping[str
         one, row = piece.trajectory, piece.trajectory.start + piece.first
         after, frames = step + piece.steps, piece.steps + piece.is_end
         recorded = frames - (piece.is_end and one.is_terminal)
-        rows.read_observations(row, observation[frame : frame + recorded])
+        rows.read_rows(OBSERVATION, row, observation[frame : frame + recorded])
         observation[frame + recorded : frame + frames] = 0
         rows.read_column(ACTION, row, action[step:after])
         rows.read_column(REWARD, row, reward[step:after])

@@ -129,11 +129,6 @@ def with_finals(root: Path, episodes: Sequence[RowEpisode]) -> list[RowEpisode]:
     return known
 
 
-def unknown_columns(file: ParquetFile, known: Sequence[str]) -> list[str]:
-    """Return the names of the other columns."""
-    return [name for name in file.names if name not in known]
-
-
 def _flags(path: Path, name: str, column: Any) -> NDArray[np.bool_]:
     try:
         flags: NDArray[np.bool_] = to_rows(column, ()) != 0

@@ -31,7 +31,7 @@ from rlx.formats.common.rows.episodes import Batch, RowStream, shard_bounds, wit
 from rlx.formats.common.rows.table import picture_file
 from rlx.formats.common.source import batch_rows, id_of
 from rlx.formats.lerobot.columns import Feature, described, fields_of, is_noted, read_features, read_tasks
-from rlx.formats.lerobot.files import DataFile, data_files, frame_batches, unknown_columns, with_finals
+from rlx.formats.lerobot.files import DataFile, data_files, frame_batches, with_finals
 from rlx.formats.lerobot.layout import (
     DONE,
     EPISODE_LINES,
@@ -253,8 +253,9 @@ def _take_columns(
         else:
             extras.leave(TASK_INDEX, f"{TASK_LINES if is_old(info) else TASKS} is missing")
     with opened(path / data[0].name) as file:
-        for name in unknown_columns(file, [*info["features"], *found]):
-            extras.leave(name, f"not among the features of {INFO}")
+        for name in file.names:
+            if name not in {*info["features"], *found}:
+                extras.leave(name, f"not among the features of {INFO}")
     for name in unknown_episode_keys(path, info):
         extras.leave(f"{EPISODE_LINES if is_old(info) else EPISODES}: {name}", NOT_OF_STEPS)
 

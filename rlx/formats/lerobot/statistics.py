@@ -20,9 +20,8 @@ class VectorStatistics:
         self._finite = np.zeros(size, np.int64)
         self._low, self._high = np.full(size, np.inf), np.full(size, -np.inf)
         self._mean, self._squares = np.zeros(size), np.zeros(size)
-        self._sample = np.empty((_MIN_SAMPLE, size))
+        self._sample = np.empty((max(_MIN_SAMPLE, _SAMPLE_BYTES // max(1, 8 * size)), size))
         self._sampled, self._every = 0, 1
-        self._room = max(_MIN_SAMPLE, _SAMPLE_BYTES // max(1, 8 * size))
 
     def add(self, rows: NDArray[np.generic]) -> None:
         """Take n more vectors [n, D]."""
@@ -63,15 +62,11 @@ class VectorStatistics:
     def _take(self, values: NDArray[np.float64]) -> None:
         """Keep every k-th of the vectors, counted from the first one ever; when the buffer is full, k doubles."""
         taken = values[-self._count % self._every :: self._every]
-        while self._sampled + len(taken) > self._room:
+        while self._sampled + len(taken) > len(self._sample):
             kept = self._sample[: self._sampled : 2]
             taken = taken[self._sampled % 2 :: 2]
             self._sampled, self._every = len(kept), 2 * self._every
             self._sample[: self._sampled] = kept.copy()
-        if self._sampled + len(taken) > len(self._sample):
-            larger = np.empty((min(self._room, 2 * (self._sampled + len(taken))), self._sample.shape[1]))
-            larger[: self._sampled] = self._sample[: self._sampled]
-            self._sample = larger
         self._sample[self._sampled : self._sampled + len(taken)] = taken
         self._sampled += len(taken)
 

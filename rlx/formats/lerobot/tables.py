@@ -27,8 +27,6 @@ _NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)
 _BUFFERED_EPISODES = 100
 # Of each, a kilobyte or two stays in memory until the file is closed, and a reader of the file loads all of them.
 _FILE_COLUMN_CHUNKS = 20_000
-_COLUMNS = (EPISODE, LENGTH)
-_SCANNED_ROWS = 2**14
 _GROUP_BYTES, _GROUP_ROWS = 2**20, 1000
 
 

@@ -148,25 +148,21 @@ class MdsTable:
                     yield self._batch(shard, wanted, range(begin, min(begin + size, self._shards[number].samples)))
 
     def _batch(self, shard: Shard, paths: Sequence[str], numbers: range) -> Batch:
-        found = {path: self._empty(path, len(numbers)) for path in paths}
+        kinds = {path: kind for path in paths if (kind := self.kinds[path]) is not None}
+        found = {
+            path: np.empty((len(numbers), *shape), object if dtype == TEXT else dtype)
+            for path, (dtype, shape) in kinds.items()
+        }
         for row, number in enumerate(numbers):
             values = shard.values(number)
-            for path in paths:
-                place, kind = self._places[path], self.kinds[path]
-                if kind is None:
-                    continue
+            for path, (dtype, shape) in kinds.items():
+                place = self._places[path]
                 try:
-                    stored = ("uint8", kind[1]) if kind[0] == "bool" else kind
+                    stored = ("uint8" if dtype == "bool" else dtype, shape)
                     self._encodings[place].decode(values[place], stored, found[path], row)
                 except MalformedValueError as exc:
                     raise CorruptShardError(f"{shard.path}: sample {number}: {path}: {exc}") from exc
         return found
-
-    def _empty(self, path: str, count: int) -> Any:
-        kind = self.kinds[path]
-        if kind is None:
-            return np.zeros(count, bool)
-        return np.empty((count, *kind[1]), object if kind[0] == TEXT else kind[0])
 
     def _kinds(self) -> Mapping[str, RowType | None]:
         with self._opened(self._shards[0]) as shard:

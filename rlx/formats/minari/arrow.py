@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,16 +34,15 @@ _INDEX = "_index_"
 _MAX_SIZE = 2**32
 
 
-class EpisodeFile:
+class EpisodeFile(NamedTuple):
     """An open file.
 
     Args:
         batches: yields record batches of at most the given number of rows.
     """
 
-    def __init__(self, rows: int, batches: Callable[[int], Iterator[Any]]) -> None:
-        self.rows = rows
-        self.batches = batches
+    rows: int
+    batches: Callable[[int], Iterator[Any]]
 
 
 @contextmanager

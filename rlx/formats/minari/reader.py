@@ -119,8 +119,9 @@ def _scanned(
 ) -> tuple[MinariFields, list[int], list[str]]:
     """Return the fields of an HDF5 file, the steps of every episode, and what else is in the file."""
     with hdf5_file.opened(root / MAIN_DATA) as file:
-        others = [name for name in hdf5_file.names(file) if not _EPISODE.fullmatch(name)]
-        count = hdf5_file.count(file) - len(others)
+        names = hdf5_file.names(file)
+        others = [name for name in names if not _EPISODE.fullmatch(name)]
+        count = len(names) - len(others)
         if count == 0:
             raise SourceError(f"{root / MAIN_DATA} has no episode")
         if (said := _total(metadata, "total_episodes", root)) != count:

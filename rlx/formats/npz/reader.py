@@ -21,12 +21,7 @@ from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, RowType,
 from rlx.formats.common.rows.episodes import Batch, EpisodeTable, RowStream, without_outcome
 from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, scan_following
 from rlx.formats.common.rows.ted_fields import (
-    CUT,
     DONE,
-    EPISODE,
-    FROM_RESET,
-    INIT,
-    MASK,
     TERMINATED,
     TRAJECTORY,
     TRUNCATED,
@@ -39,7 +34,6 @@ from rlx.formats.npz.archive import FINAL, GROUP, LAYOUT, TABLE, Archive, Member
 from rlx.schema import Schema, is_action, is_observation
 
 _SCANNED_ROWS = 2**16
-_SCANNED = (TRAJECTORY, EPISODE, FROM_RESET, CUT, MASK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +140,7 @@ def open_npz(path: Path) -> Npz:
             episodes = _tabled(archive, flags, steps, fields, finals)
         else:
             finals = {}
-            found = _scanned(archive, flags, fields, [name for name in _SCANNED if kinds.get(name) is not None])
+            found = _scanned(archive, fields, [name for name in fields.scanned if kinds.get(name) is not None])
             episodes, fields = found.table, fields.torn(found.torn)
         notes = {**archive.notes(), "format": "npz", **without_outcome(episodes)}
         notes |= not_taken_note({**fields.not_taken, **not_taken})
@@ -161,11 +155,9 @@ def _rows(shape: tuple[int, ...]) -> int:
     return shape[0] if shape else 0
 
 
-def _scanned(archive: Archive, flags: Sequence[str], fields: TedFields, written: Sequence[str]) -> FoundEpisodes:
-    names = [*flags, *written, *([INIT] if fields.tells_resets else [])]
-
+def _scanned(archive: Archive, fields: TedFields, names: Sequence[str]) -> FoundEpisodes:
     def recorded(batch: Batch) -> NDArray[np.bool_]:
-        return np.full(len(batch[flags[0]]), bool(fields.after))
+        return np.full(len(batch[names[0]]), bool(fields.after))
 
     rows = archive.batches([*names, *fields.after, *fields.after.values()], batch_rows(fields.schema))
     return scan_following(rows, fields.after, fields.decides, recorded)

@@ -33,7 +33,7 @@ from rlx.formats.common.fields import (
     not_taken_note,
     with_flags,
 )
-from rlx.formats.common.parquet_file import ParquetParts, files_of, is_parquet, opened, opened_parts, parts_of
+from rlx.formats.common.parquet_file import ParquetParts, files_of, is_parquet, opened, parts_of
 from rlx.formats.common.pictures import MalformedPictureError, lossy_encoding, lossy_notes, picture_shape
 from rlx.formats.common.provenance import KEY, read_notes
 from rlx.formats.common.rows.episodes import EpisodeTable, shard_bounds, without_outcome
@@ -114,15 +114,15 @@ def open_parquet(path: Path, split: str | None = None, **columns: str) -> TableR
 def _opened_steps(
     path: Path, parts: tuple[Path, ...], beside: Sequence[Sequence[Path]], columns: Mapping[str, str]
 ) -> Iterator[Table]:
-    with opened_parts(path, parts) as file:
-        if not columns and is_gymrec(file.names):
-            yield ArrowTable(StepRows(file))
-        elif beside:
-            yield JoinedTable(JoinedRows(file, *beside))
-        elif not columns and is_unrewarded(file.names):
-            yield UnrewardedTable(file)
-        else:
-            yield ArrowTable(file, columns)
+    file = ParquetParts(path, parts)
+    if not columns and is_gymrec(file.names):
+        yield ArrowTable(StepRows(file))
+    elif beside:
+        yield JoinedTable(JoinedRows(file, *beside))
+    elif not columns and is_unrewarded(file.names):
+        yield UnrewardedTable(file)
+    else:
+        yield ArrowTable(file, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,8 @@ class EpisodeRows(EpisodeGroups):
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
         """Yield the steps of a shard."""
         first, stop = self.first_episodes[shard : shard + 2]
-        with expecting(_LAYOUT), opened_parts(self.path, self.parts) as file:
+        with expecting(_LAYOUT):
+            file = ParquetParts(self.path, self.parts)
             row = file.group_start(first)
             for batch in file.batches(list(self.columns.values()), 1, first):
                 if row >= stop:
@@ -207,11 +208,11 @@ def _has_episodes(path: Path) -> bool:
 
 @expecting(_LAYOUT)
 def _open_episodes(path: Path, parts: tuple[Path, ...]) -> EpisodeRows:
-    with opened_parts(path, parts) as file:
-        lengths = _lengths(file)
-        if not sum(lengths):
-            raise SourceError(f"{path} has no step")
-        fields, extras, lossy = _fields(file, next(row for row, length in enumerate(lengths) if length))
+    file = ParquetParts(path, parts)
+    lengths = _lengths(file)
+    if not sum(lengths):
+        raise SourceError(f"{path} has no step")
+    fields, extras, lossy = _fields(file, next(row for row, length in enumerate(lengths) if length))
     if (missing := missing_field(fields)) is not None:
         raise CorruptShardError(f"{path}: {missing} is missing")
     schema = with_flags(fields, str(path))

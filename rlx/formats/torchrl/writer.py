@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +57,7 @@ class TorchRLExporter:
             files: dict[str, _NumberFile | _TextFile] = {}
             for leaf, field in leaves.items():
                 files[leaf] = _TextFile(path / leaf) if field.is_text else _NumberFile(path / leaf)
-                stack.push(files[leaf])
+                stack.callback(files[leaf].close)
             for piece in pieces(experience.blocks(), experience.schema):
                 for leaf, rows in _rows(experience, piece):
                     files[leaf].write(rows)
@@ -68,10 +68,7 @@ class _NumberFile:
     def __init__(self, leaf: Path) -> None:
         self._file = leaf.with_name(leaf.name + SUFFIX).open("xb")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._file.close()
 
     def write(self, rows: NDArray[Any]) -> None:
@@ -89,10 +86,7 @@ class _TextFile:
         self._file.write(described[:-1] + ', "data": [')
         self._separator = ""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         with self._file:
             self._file.write("]}")
 

@@ -99,14 +99,6 @@ def _chunks(found: h5py.Dataset) -> int:
     return math.prod(-(-rows // chunk) for rows, chunk in zip(found.shape, found.chunks, strict=True))
 
 
-def count(parent: h5py.Group) -> int:
-    """Return how many members a group has."""
-    try:
-        return len(parent)
-    except _FAILURES as exc:
-        raise _damaged(_place(parent, ""), exc) from exc
-
-
 def leaves(parent: h5py.Group, name: str, depth: int = 0) -> list[str]:
     """Return paths below a group of all datasets in it, or the name itself where it is a dataset; sorted."""
     found = _member(parent, name)
