@@ -1,19 +1,23 @@
-"""Arrays in the ``.npy`` format: headers, which are matched and never evaluated, and gzipped files read as streams."""
+"""Arrays in the ``.npy`` format: headers, which are matched and never evaluated, and compressed files as streams."""
 
 import gzip
 import io
 import math
 import re
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self, cast
 
 import numpy as np
-from isal import igzip, igzip_lib
+from isal import igzip, isal_zlib
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
+from rlx.formats.common.fields import RowType
+from rlx.schema import TEXT
 
 _MAX_BYTES = 10_000
 _MAGIC = re.compile(rb"\x93NUMPY[\x01\x02]\x00")
@@ -23,11 +27,16 @@ _HEADER = re.compile(
     r"'shape': \(((?:\d{1,18}L?, ?){0,8}(?:\d{1,18}L?)?)\), \} *\n"
 )
 # Deflate packs at most 258 bytes into two bits: a file can hold no more than this many times its size.
-MAX_RATIO = 1032
+_MAX_RATIO = 1032
 # Fits the processor's cache: inflating into larger pieces halves the speed.
 _PIECE_BYTES = 256 * 1024
 # 64 million actions: a file of Dopamine has one million.
 _MAX_SMALL_BYTES = 2**28
+_TEXTS = "US"
+_FAILURES = (
+    *(EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error),
+    cast(type[Exception], isal_zlib.error),
+)
 
 
 def header(dtype: str, shape: tuple[int, ...]) -> bytes:
@@ -72,27 +81,26 @@ def read_header(read: Callable[[int], bytes], *, text: bool = False) -> tuple[np
 
 
 class NpyStream:
-    """The rows of one gzipped ``.npy`` file, in order, from the first on.
+    """The rows of one array, in order, from the first on.
 
     Args:
-        path: the file; not closed before ``close`` or the end of the ``with`` block.
+        place: of the array, for messages.
+        file: the decompressed ``.npy`` file; not closed before ``close`` or the end of the ``with`` block.
+        packed: bytes of the compressed file that has it.
+        text: whether the array may be one of texts.
 
     Attributes:
-        row: the next row that ``read_into`` gives.
+        row: the next row that is read.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, place: str, file: IO[bytes], packed: int, *, text: bool = False) -> None:
+        self.place = place
         self.row = 0
+        self._file = file
         try:
-            self._file = igzip.IGzipFile(path, "rb")  # type: ignore[no-untyped-call]
-        except FileNotFoundError as exc:
-            raise SourceNotFoundError(f"{path} is missing") from exc
-        try:
-            self.dtype, self.shape = self._read_header()
-            self._check_claim()
+            self.dtype, self.shape = self._read_header(packed * _MAX_RATIO, text=text)
         except BaseException:
-            self._file.close()
+            file.close()
             raise
 
     def __enter__(self) -> Self:
@@ -105,6 +113,29 @@ class NpyStream:
         """Close the file, whatever is left in it."""
         self._file.close()
 
+    @property
+    def kind(self) -> RowType:
+        """Dtype and shape of a row, as a schema has them."""
+        return (TEXT if self.dtype.kind in _TEXTS else self.dtype.name), self.shape[1:]
+
+    @property
+    def count(self) -> int:
+        """Rows of the array; none of a single number."""
+        return self.shape[0] if self.shape else 0
+
+    def read(self, count: int) -> NDArray[Any]:
+        """Return the next rows [count, ...]; texts as objects, each a ``str``."""
+        rows = np.empty((count, *self.shape[1:]), self.dtype)
+        self.read_into(rows)
+        if self.dtype.kind not in _TEXTS:
+            return rows
+        try:
+            texts = (np.char.decode(rows, "utf-8") if self.dtype.kind == "S" else rows).astype(object)
+            "".join(texts.flat).encode()  # fails where one is no Unicode
+        except ValueError as exc:
+            raise self.corrupt("Unicode text", str(exc)) from exc
+        return texts
+
     def read_into(self, out: NDArray[Any]) -> None:
         """Fill ``out`` [n, *shape[1:]], which is contiguous and of the array's dtype, with the next n
         rows."""
@@ -114,7 +145,7 @@ class NpyStream:
     def skip_to(self, row: int) -> None:
         """Skip the rows before ``row``, which is not before the present one."""
         piece = np.empty(_PIECE_BYTES, np.uint8)
-        left = (row - self.row) * self._row_bytes
+        left = (row - self.row) * math.prod(self.shape[1:]) * self.dtype.itemsize
         while left:
             self._fill(piece[: min(left, len(piece))])
             left -= min(left, len(piece))
@@ -122,71 +153,67 @@ class NpyStream:
 
     def finish(self) -> None:
         """Skip the rest and check that the file ends there, with the right checksum and length."""
-        self.skip_to(self.shape[0])
+        self.skip_to(self.count)
         self._check_end()
 
     def read_all(self) -> NDArray[Any]:
-        """Return the whole array, its checksum verified."""
+        """Return the whole array of numbers, its checksum verified."""
         array = np.empty(self.shape, self.dtype)
         self._fill(array.reshape(-1).view(np.uint8))
         self._check_end()
         return array
 
-    @property
-    def _row_bytes(self) -> int:
-        return math.prod(self.shape[1:]) * self.dtype.itemsize
+    def corrupt(self, expected: str, found: str) -> CorruptShardError:
+        """Return the error that the array is not as it should be."""
+        return CorruptShardError(f"{self.place}: expected {expected}, found {found}")
 
-    def _read_header(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    def _read_header(self, most: int, *, text: bool) -> tuple[np.dtype[Any], tuple[int, ...]]:
         try:
-            return read_header(self._read)
+            dtype, shape = read_header(self._read, text=text)
         except MalformedNpyError as exc:
-            raise self._corrupt(exc.expected, exc.found) from exc
-
-    def _check_claim(self) -> None:
-        claimed = math.prod(self.shape) * self.dtype.itemsize
-        packed = self.path.stat().st_size
-        if claimed > packed * MAX_RATIO:
-            raise self._corrupt(
-                f"at most {packed * MAX_RATIO:,} bytes in {packed:,} of gzip", f"a claim of {claimed:,}"
-            )
+            raise self.corrupt(exc.expected, exc.found) from exc
+        if math.prod(shape) * dtype.itemsize > most:
+            raise self.corrupt(f"at most {most:,} bytes", f"a claim of {dtype}{list(shape)}")
+        return dtype, shape
 
     def _check_end(self) -> None:
-        with self._translated():
-            more = self._file.read(1)
-        if more:
-            raise self._corrupt(f"an array of shape {list(self.shape)}", "trailing data")
+        if self._read(1):
+            raise self.corrupt(f"an array {list(self.shape)}", "trailing data")
 
     def _read(self, size: int) -> bytes:
-        buffer = np.empty(size, np.uint8)
-        self._fill(buffer)
-        return buffer.tobytes()
+        with self._translated():
+            return self._file.read(size)
 
     def _fill(self, buffer: NDArray[np.uint8]) -> None:
         done = 0
         while done < len(buffer):
             with self._translated():
-                count = self._file.readinto(buffer[done : done + _PIECE_BYTES].data)
+                count = self._file.readinto(buffer[done : done + _PIECE_BYTES].data)  # type: ignore[attr-defined]
             if not count:
-                raise self._corrupt(f"{len(buffer) - done:,} more bytes", "the end of the array")
+                raise self.corrupt(f"{len(buffer) - done:,} more bytes", "the end of the array")
             done += count
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except (EOFError, gzip.BadGzipFile, igzip_lib.IsalError) as exc:  # type: ignore[misc]
-            raise self._corrupt("a whole gzip file", str(exc)) from exc
+        except _FAILURES as exc:
+            raise self.corrupt("a whole compressed file", str(exc)) from exc
 
-    def _corrupt(self, expected: str, found: str) -> CorruptShardError:
-        return CorruptShardError(f"{self.path} is corrupt: expected {expected}, found {found}")
+
+def gzipped(path: Path) -> NpyStream:
+    """Return the array of numbers in a gzipped file."""
+    try:
+        file: Any = igzip.IGzipFile(path, "rb")  # type: ignore[no-untyped-call]
+    except FileNotFoundError as exc:
+        raise SourceNotFoundError(f"{path} is missing") from exc
+    return NpyStream(f"{path} is corrupt", file, path.stat().st_size)
 
 
 def read_npy(path: Path) -> NDArray[Any]:
     """Return the array in a small gzipped ``.npy`` file; raises as ``NpyStream`` does, also for a large one."""
-    with NpyStream(path) as stream:
+    with gzipped(path) as stream:
         claimed = math.prod(stream.shape) * stream.dtype.itemsize
         if claimed > _MAX_SMALL_BYTES:
-            raise CorruptShardError(
-                f"{path} is corrupt: expected an array of at most {_MAX_SMALL_BYTES:,} bytes, found {claimed:,}"
-            )
+            raise stream.corrupt(f"an array of at most {_MAX_SMALL_BYTES:,} bytes", f"{claimed:,}")
         return stream.read_all()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptShardError
 from rlx.formats.common.fields import RowType
-from rlx.formats.common.npy import NpyStream, read_npy
+from rlx.formats.common.npy import NpyStream, gzipped, read_npy
 from rlx.formats.dopamine import ACTION, OBSERVATION, REWARD, SMALL_DTYPES, file_name
 from rlx.formats.dopamine.plan import Plan, Span
 
@@ -106,14 +106,14 @@ class RowReader:
         if before is not None:
             before.finish()
             before.stream.close()
-        stream = NpyStream(self._path(file, name))
+        stream = gzipped(self._path(file, name))
         # A verified file need not be read to its end again.
         self._streams[name] = _Opened(stream, file, is_verified=before is not None and file == before.file)
         dtype, shape = self._kinds[name]
         expected = (self._plan.capacity, *shape)
         if stream.dtype != dtype or stream.shape != expected:
             found = f"{stream.dtype}{list(stream.shape)}"
-            raise CorruptShardError(f"{stream.path}: expected {dtype}{list(expected)}, found {found}")
+            raise stream.corrupt(f"{dtype}{list(expected)}", found)
         return stream
 
     def _column(self, file: int, name: str) -> NDArray[Any]:

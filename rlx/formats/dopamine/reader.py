@@ -15,7 +15,7 @@ from typing import Any
 from rlx.block import Block
 from rlx.errors import CorruptShardError
 from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, expecting, not_taken_note
-from rlx.formats.common.npy import NpyStream
+from rlx.formats.common.npy import gzipped
 from rlx.formats.common.provenance import noted_names, read_notes_beside
 from rlx.formats.common.source import MAX_BLOCK_STEPS
 from rlx.formats.dopamine import (
@@ -123,8 +123,8 @@ class Dopamine:
             path = self.root / self.folder / file_name(OBSERVATION, suffix)
             if path.is_file():
                 try:
-                    with NpyStream(path) as stream:
-                        return stream.dtype.name, stream.shape[1:]
+                    with gzipped(path) as stream:
+                        return stream.kind
                 except CorruptShardError:
                     continue  # reported by the shard that reads it; the others are sound
         return _ATARI
@@ -143,7 +143,7 @@ class Dopamine:
                 found.leave(array, NOT_OF_STEPS)
                 continue
             try:
-                with NpyStream(folder / file_name(array, first)) as stream:
+                with gzipped(folder / file_name(array, first)) as stream:
                     kind, shape = stream.dtype.name, stream.shape
             except CorruptShardError as exc:
                 found.leave(array, f"not an array of numbers: {exc}")

@@ -5,20 +5,18 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError
 from rlx.files.disk import check_readable
 from rlx.formats.common.fields import RowType
-from rlx.formats.common.npy import MalformedNpyError, read_header
+from rlx.formats.common.npy import MalformedNpyError, NpyStream
 from rlx.formats.common.provenance import read_notes
 from rlx.formats.common.rows.episodes import Batch
-from rlx.schema import TEXT
 
 SUFFIX = ".npy"
 GROUP = "trajectories/"
@@ -31,11 +29,8 @@ LAYOUT = (
 )
 
 
-_MAX_RATIO = 1032  # deflate's best: 258 bytes from two bits
 _MAX_MEMBERS = 1000
 _MAX_BATCH_BYTES = 2**24
-_TEXTS = "US"
-_PIECE_BYTES = 2**18
 _FAILURES = (zipfile.BadZipFile, OSError, EOFError, RuntimeError, ValueError, KeyError, zlib.error, struct.error)
 
 
@@ -60,25 +55,25 @@ class Archive:
     def type_of(self, name: str) -> tuple[RowType | None, tuple[int, ...]]:
         """Return dtype and shape of an array; no dtype where its values are neither numbers nor text."""
         try:
-            with closing(self.member(name)) as member:
+            with self.member(name) as member:
                 return member.kind, member.shape
         except CorruptShardError as exc:
             if isinstance(exc.__cause__, MalformedNpyError):
                 return None, ()
             raise
 
-    def member(self, name: str) -> "Member":
+    def member(self, name: str) -> NpyStream:
         """Return an array, to be read from its first row on."""
         info = self._infos[name]
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise self.wrong(name, "an array that is stored or deflated", f"compression {info.compress_type}")
         with _translated(f"{self.path}: {name}"):
             file = self._archive.open(info)
-        return Member(f"{self.path}: {name}", file, self._bytes * _MAX_RATIO)
+        return NpyStream(f"{self.path}: {name}", file, self._bytes, text=True)
 
     def whole(self, name: str) -> NDArray[Any]:
         """Return a small array."""
-        with closing(self.member(name)) as member:
+        with self.member(name) as member:
             rows = member.read(member.count)
             member.finish()
             return rows
@@ -86,7 +81,7 @@ class Archive:
     def batches(self, names: Sequence[str], size: int) -> Generator[Batch, None, None]:
         """Yield rows of several arrays, at most ``size`` of each at a time."""
         with ExitStack() as stack:
-            members = {name: stack.enter_context(closing(self.member(name))) for name in dict.fromkeys(names)}
+            members = {name: stack.enter_context(self.member(name)) for name in dict.fromkeys(names)}
             rows = next(iter(members.values())).count
             # Texts may be long, and a schema does not say how long.
             widest = max(member.dtype.itemsize * math.prod(member.shape[1:]) for member in members.values())
@@ -103,78 +98,6 @@ class Archive:
     def wrong(self, name: str, expected: str, found: str) -> CorruptShardError:
         """Return the error that an array is not as it should be."""
         return CorruptShardError(f"{self.path}: {name}: expected {expected}, found {found}")
-
-
-class Member:
-    """One array of an archive, read from its first row to its last."""
-
-    def __init__(self, place: str, file: IO[bytes], max_bytes: int) -> None:
-        self.place = place
-        self._file = file
-        self._row = 0
-        try:
-            self.dtype, self.shape = self._read_header(max_bytes)
-        except BaseException:
-            file.close()
-            raise
-        self.count = self.shape[0] if self.shape else 0
-
-    @property
-    def kind(self) -> RowType:
-        """Dtype and shape of a row, as a schema has them."""
-        return (TEXT if self.dtype.kind in _TEXTS else self.dtype.name), self.shape[1:]
-
-    def close(self) -> None:
-        """Close the stream, even if it is not exhausted."""
-        self._file.close()
-
-    def read(self, count: int) -> NDArray[Any]:
-        """Return the next rows [count, ...]; texts as objects, each a ``str``."""
-        rows = self._read_rows(count)
-        if self.dtype.kind not in _TEXTS:
-            return rows
-        with _translated(self.place):
-            texts = (np.char.decode(rows, "utf-8") if self.dtype.kind == "S" else rows).astype(object)
-            "".join(texts.flat).encode()  # fails where one is no Unicode
-        return texts
-
-    def _read_rows(self, count: int) -> NDArray[Any]:
-        rows = np.empty((count, *self.shape[1:]), self.dtype)
-        room = rows.reshape(-1).view(np.uint8)
-        done = 0
-        while done < len(room):
-            piece = self._read(min(len(room) - done, _PIECE_BYTES))
-            if not piece:
-                raise CorruptShardError(f"{self.place}: expected {len(room) - done:,} more bytes, found its end")
-            room[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
-            done += len(piece)
-        self._row += count
-        return rows
-
-    def skip_to(self, row: int) -> None:
-        """Pass over the rows before one."""
-        while self._row < row:
-            self.read(1)
-
-    def finish(self) -> None:
-        """Skip the rest, so that the checksum is verified."""
-        self.skip_to(self.count)
-        if self._read(1):
-            raise CorruptShardError(f"{self.place}: expected an array {list(self.shape)}, found trailing data")
-
-    def _read_header(self, max_bytes: int) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        try:
-            dtype, shape = read_header(self._read, text=True)
-        except MalformedNpyError as exc:
-            raise CorruptShardError(f"{self.place}: {exc}") from exc
-        if math.prod(shape) * dtype.itemsize > max_bytes:
-            claim = f"a claim of {dtype}{list(shape)}"
-            raise CorruptShardError(f"{self.place}: expected at most {max_bytes:,} bytes, found {claim}")
-        return dtype, shape
-
-    def _read(self, size: int) -> bytes:
-        with _translated(self.place):
-            return self._file.read(size)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import SourceError
 from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, RowType, expecting, not_taken_note
+from rlx.formats.common.npy import NpyStream
 from rlx.formats.common.rows.episodes import Batch, EpisodeTable, RowStream, without_outcome
 from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, scan_following
 from rlx.formats.common.rows.ted_fields import (
@@ -30,7 +31,7 @@ from rlx.formats.common.rows.ted_fields import (
     ted_fields,
 )
 from rlx.formats.common.source import OneFile, batch_rows
-from rlx.formats.npz.archive import FINAL, GROUP, LAYOUT, TABLE, Archive, Member, opened
+from rlx.formats.npz.archive import FINAL, GROUP, LAYOUT, TABLE, Archive, opened
 from rlx.schema import Schema, is_action, is_observation
 
 _SCANNED_ROWS = 2**16
@@ -64,7 +65,7 @@ class Npz(OneFile):
         with expecting(LAYOUT), opened(self.path) as archive, ExitStack() as stack:
             batches = archive.batches(paths, batch_rows(self.schema))
             stream = stack.enter_context(closing(RowStream(archive.path, batches)))
-            finals = {name: stack.enter_context(closing(archive.member(path))) for name, path in self.finals.items()}
+            finals = {name: stack.enter_context(archive.member(path)) for name, path in self.finals.items()}
             row = 0
             for place, episode in enumerate(self.episodes):
                 stream.skip_to(row)
@@ -80,7 +81,7 @@ class _Columns(StreamColumns):
     """The same, where final observations are arrays of their own: one row per episode."""
 
     def __init__(
-        self, stream: RowStream, finals: Mapping[str, Member], fields: TedFields, first: int, place: int
+        self, stream: RowStream, finals: Mapping[str, NpyStream], fields: TedFields, first: int, place: int
     ) -> None:
         super().__init__(stream, fields, first)
         self._finals = finals
