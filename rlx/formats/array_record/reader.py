@@ -38,7 +38,6 @@ from rlx.formats.array_record import (
 )
 from rlx.formats.array_record.record import (
     Array,
-    MalformedRecordError,
     Record,
     RecordSteps,
     flags_of,
@@ -59,7 +58,7 @@ from rlx.formats.common.fields import (
 from rlx.formats.common.provenance import SCHEMA, read_notes_beside
 from rlx.formats.common.record_files import RecordFile, is_array_record, opened
 from rlx.formats.common.rows.episodes import STEPS_WITHOUT_OUTCOME, RowEpisode
-from rlx.formats.common.source import block_steps, id_of
+from rlx.formats.common.source import MalformedError, block_steps, id_of
 from rlx.schema import TEXT, Field, Role, Schema
 
 _COLOURS = 3
@@ -243,7 +242,7 @@ def _names(path: Path) -> list[str]:
 def _parsed(file: RecordFile, number: int) -> Record:
     try:
         return parse(file.read(number))
-    except MalformedRecordError as exc:
+    except MalformedError as exc:
         raise CorruptShardError(f"{file.path}: record {number}: {exc}") from exc
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptShardError
 from rlx.formats.array_record import FINAL, FLAGS, LENGTH, TRAJECTORY, VIDEO
 from rlx.formats.common.fields import check_field
+from rlx.formats.common.source import MalformedError
 from rlx.schema import TEXT, Schema
 
 _DTYPE = re.compile(r"[biuf][1248]")
@@ -27,10 +28,6 @@ _NUMERIC = "numpy._core.numeric"
 _MAX_PROTOCOL = 5
 _MARK = object()
 _MAX_DIMENSIONS = 32
-
-
-class MalformedRecordError(ValueError):
-    """The bytes are no pickled dict of numbers, texts and arrays."""
 
 
 @dataclass(slots=True)
@@ -53,9 +50,9 @@ def parse(data: bytes) -> dict[str, Any]:
     try:
         found = _Machine().run(data)
     except (LookupError, TypeError, ValueError, AttributeError, StopIteration) as exc:
-        raise MalformedRecordError(f"expected a pickled dict of numbers, texts and arrays: {exc}") from exc
+        raise MalformedError(f"expected a pickled dict of numbers, texts and arrays: {exc}") from exc
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise MalformedRecordError("expected a pickled dict with names as keys")
+        raise MalformedError("expected a pickled dict with names as keys")
     return {key: value.value if isinstance(value, _Draft) else value for key, value in found.items()}
 
 

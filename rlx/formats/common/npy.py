@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
 from rlx.formats.common.fields import RowType
+from rlx.formats.common.source import MalformedError
 from rlx.schema import TEXT
 
 _MAX_BYTES = 10_000
@@ -47,15 +48,6 @@ def header(dtype: str, shape: tuple[int, ...]) -> bytes:
     return file.getvalue()
 
 
-class MalformedNpyError(ValueError):
-    """The bytes are no ``.npy`` array of numbers."""
-
-    def __init__(self, expected: str, found: str) -> None:
-        super().__init__(f"expected {expected}, found {found}")
-        self.expected = expected
-        self.found = found
-
-
 def read_header(read: Callable[[int], bytes], *, text: bool = False) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Return dtype and shape of the array that a stream holds, which is left at the first of its values.
 
@@ -65,18 +57,18 @@ def read_header(read: Callable[[int], bytes], *, text: bool = False) -> tuple[np
     """
     magic = read(8)
     if not _MAGIC.fullmatch(magic):
-        raise MalformedNpyError("an npy array of version 1 or 2", repr(magic))
+        raise MalformedError(f"expected an npy array of version 1 or 2, found {magic!r}")
     length = int.from_bytes(read(2 if magic[6] == 1 else 4), "little")
     if length > _MAX_BYTES:
-        raise MalformedNpyError(f"a header of at most {_MAX_BYTES:,} bytes", f"{length:,}")
+        raise MalformedError(f"expected a header of at most {_MAX_BYTES:,} bytes, found {length:,}")
     header = read(length).decode("latin1")
     match = _HEADER.fullmatch(header)
     if match is None or (match[2] == "True" and match[3].count(",") > 1) or (match[1][1] in "US" and not text):
-        raise MalformedNpyError("the npy header of a C-ordered array of numbers", repr(header[:80].strip()))
+        raise MalformedError(f"expected the npy header of a C-ordered array of numbers, found {header[:80].strip()!r}")
     try:
         dtype = np.dtype(match[1])
     except (TypeError, ValueError) as exc:
-        raise MalformedNpyError("a type that numpy knows", repr(match[1])) from exc
+        raise MalformedError(f"expected a type that numpy knows, found {match[1]!r}") from exc
     return dtype, tuple(int(n) for n in re.findall(r"\d+", match[3]))
 
 
@@ -170,8 +162,8 @@ class NpyStream:
     def _read_header(self, most: int, *, text: bool) -> tuple[np.dtype[Any], tuple[int, ...]]:
         try:
             dtype, shape = read_header(self._read, text=text)
-        except MalformedNpyError as exc:
-            raise self.corrupt(exc.expected, exc.found) from exc
+        except MalformedError as exc:
+            raise CorruptShardError(f"{self.place}: {exc}") from exc
         if math.prod(shape) * dtype.itemsize > most:
             raise self.corrupt(f"at most {most:,} bytes", f"a claim of {dtype}{list(shape)}")
         return dtype, shape

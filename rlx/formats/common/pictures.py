@@ -3,11 +3,13 @@
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import imagecodecs
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.formats.common.source import MalformedError
 from rlx.schema import Field
 
 _MAX_CHANNELS = 4
@@ -100,10 +102,6 @@ def encode(pictures: NDArray[np.generic]) -> Iterator[bytes]:
         yield bytes(imagecodecs.png_encode(picture[..., 0] if picture.shape[-1] == 1 else picture, level=_PNG_LEVEL))
 
 
-class MalformedPictureError(ValueError):
-    """The bytes are no picture of the shape that they should have."""
-
-
 def is_jpeg(file: bytes | memoryview) -> bool:
     """Return whether it is a JPEG, which is lossy."""
     return bytes(file[: len(_JPEG)]) == _JPEG
@@ -131,42 +129,29 @@ def lossy_notes(encodings: Mapping[str, str | None]) -> dict[str, list[str]]:
     return found
 
 
-def decode_picture(file: bytes | memoryview, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+def decode_picture(file: bytes | memoryview, shape: tuple[int, ...], dtype: str = "uint8") -> NDArray[Any]:
     """Return the picture [H, W, C] in a file.
 
     Args:
         shape: that it is to have.
+        dtype: of its numbers; uint16 are those of a PNG of 16 bits a channel.
     """
     content = bytes(file)
-    claimed = picture_shape(content)
+    claimed = _png_shape(content, 16) if dtype == "uint16" else picture_shape(content)
     if claimed != shape:
-        raise MalformedPictureError(f"expected a picture of {list(shape)}, found {list(claimed)}")
+        raise MalformedError(f"expected a picture of {list(shape)}, found {list(claimed)}")
     decode = imagecodecs.jpeg8_decode if is_jpeg(content) else imagecodecs.png_decode
     try:
-        picture: NDArray[np.uint8] = (imagecodecs.webp_decode if _is_webp(content) else decode)(content)
+        picture: NDArray[Any] = (imagecodecs.webp_decode if _is_webp(content) else decode)(content)
     except _FAILURES as exc:
-        raise MalformedPictureError(f"expected a whole picture, found: {exc}") from exc
-    if picture.dtype != np.uint8 or picture.size != np.prod(shape):
-        raise MalformedPictureError(f"expected uint8{list(shape)}, found {picture.dtype}{list(picture.shape)}")
-    return picture.reshape(shape)
-
-
-def decode_deep_picture(file: bytes | memoryview, shape: tuple[int, ...]) -> NDArray[np.uint16]:
-    """Return the picture [H, W, C] in a PNG of 16 bits a channel."""
-    content = bytes(file)
-    if (claimed := _png_shape(content, 16)) != shape:
-        raise MalformedPictureError(f"expected a picture of {list(shape)}, found {list(claimed)}")
-    try:
-        picture: NDArray[np.uint16] = imagecodecs.png_decode(content)
-    except _FAILURES as exc:
-        raise MalformedPictureError(f"expected a whole picture, found: {exc}") from exc
-    if picture.dtype != np.uint16 or picture.size != np.prod(shape):
-        raise MalformedPictureError(f"expected uint16{list(shape)}, found {picture.dtype}{list(picture.shape)}")
+        raise MalformedError(f"expected a whole picture, found: {exc}") from exc
+    if picture.dtype != dtype or picture.size != np.prod(shape):
+        raise MalformedError(f"expected {dtype}{list(shape)}, found {picture.dtype}{list(picture.shape)}")
     return picture.reshape(shape)
 
 
 def picture_shape(content: bytes) -> tuple[int, ...]:
-    """Return the shape [H, W, C] that a file of a picture claims; raises MalformedPictureError for another file."""
+    """Return the shape [H, W, C] that a file of a picture claims; raises MalformedError for another file."""
     if _is_webp(content):
         return _webp_shape(content)
     return _jpeg_shape(content) if is_jpeg(content) else _png_shape(content)
@@ -174,12 +159,10 @@ def picture_shape(content: bytes) -> tuple[int, ...]:
 
 def _png_shape(content: bytes, bits: int = 8) -> tuple[int, ...]:
     if content[: len(_SIGNATURE)] != _SIGNATURE or len(content) < len(_SIGNATURE) + _HEADER.size:
-        raise MalformedPictureError(f"expected a PNG, a JPEG or a WebP, found {content[:8].hex()}")
+        raise MalformedError(f"expected a PNG, a JPEG or a WebP, found {content[:8].hex()}")
     kind, width, height, depth, colour = _HEADER.unpack_from(content, len(_SIGNATURE))
     if kind != b"IHDR" or depth != bits or colour not in _COLOUR_TYPES:
-        raise MalformedPictureError(
-            f"expected a PNG of {bits} bits a channel, found depth {depth} of colour type {colour}"
-        )
+        raise MalformedError(f"expected a PNG of {bits} bits a channel, found depth {depth} of colour type {colour}")
     return height, width, _COLOUR_TYPES[colour]
 
 
@@ -192,7 +175,7 @@ def _jpeg_shape(content: bytes) -> tuple[int, ...]:
             height, width, channels = struct.unpack_from(">HHB", content, at + 5)
             return height, width, channels
         at += 2 + int.from_bytes(content[at + 2 : at + 4], "big")
-    raise MalformedPictureError("expected a JPEG, found no header of a frame")
+    raise MalformedError("expected a JPEG, found no header of a frame")
 
 
 def _is_webp(content: bytes) -> bool:
@@ -211,7 +194,7 @@ def _webp_shape(content: bytes) -> tuple[int, ...]:
     """Return the shape in the header of the first chunk: of a lossy, a lossless or an extended file."""
     kind = content[12:16]
     if len(content) < _WEBP_BYTES and kind != b"VP8L":
-        raise MalformedPictureError(f"expected a WebP, found {len(content)} bytes")
+        raise MalformedError(f"expected a WebP, found {len(content)} bytes")
     if kind == b"VP8 ":
         width, height = (size & 0x3FFF for size in struct.unpack_from("<HH", content, 26))
         return height, width, 3
@@ -219,6 +202,6 @@ def _webp_shape(content: bytes) -> tuple[int, ...]:
         bits = int.from_bytes(content[21:25], "little")
         return (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1, 4 if bits >> 28 & 1 else 3
     if kind != b"VP8X" or content[20] & _WEBP_ANIMATED:
-        raise MalformedPictureError(f"expected a WebP of one picture, found {kind!r}")
+        raise MalformedError(f"expected a WebP of one picture, found {kind!r}")
     width, height = (int.from_bytes(content[at : at + 3], "little") + 1 for at in (24, 27))
     return height, width, 4 if content[20] & _WEBP_ALPHA else 3

@@ -23,6 +23,10 @@ _MAX_BATCH_BYTES = 2**20
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
+class MalformedError(ValueError):
+    """Bytes are not what they should be; whoever knows their file raises CorruptShardError with these words."""
+
+
 class Described(Protocol):
     """The metadata that sources and datasets have."""
 

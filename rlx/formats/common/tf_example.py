@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.formats.common.record_files import framed
+from rlx.formats.common.source import MalformedError
 
 Feature: TypeAlias = list[memoryview] | NDArray[np.int64] | NDArray[np.float32]
 
@@ -28,10 +29,6 @@ _MAX_VARINT_BYTES = 10
 MAX_BYTES = 2**31 - 1
 _IN_MEMORY_BYTES = 2**16
 _PIECE_BYTES = 2**17
-
-
-class MalformedExampleError(ValueError):
-    """The bytes are no ``tf.train.Example``."""
 
 
 def parse_example(record: bytes, *, max_values: int = MAX_VALUES) -> dict[str, Feature]:
@@ -65,11 +62,11 @@ def _entry(entry: memoryview, budget: int) -> tuple[str, Feature]:
     try:
         name = key.decode()
     except UnicodeDecodeError as exc:
-        raise MalformedExampleError(f"feature name: expected utf-8, found {key[:40]!r}") from exc
+        raise MalformedError(f"feature name: expected utf-8, found {key[:40]!r}") from exc
     try:
         return name, _feature(value, budget)
-    except MalformedExampleError as exc:
-        raise MalformedExampleError(f"feature {name[:40]!r}: {exc}") from exc
+    except MalformedError as exc:
+        raise MalformedError(f"feature {name[:40]!r}: {exc}") from exc
 
 
 def _feature(feature: memoryview, budget: int) -> Feature:
@@ -95,7 +92,7 @@ def _bytes_list(values: memoryview, budget: int) -> list[memoryview]:
 def _float_list(values: memoryview, budget: int) -> NDArray[np.float32]:
     data = _packed(values, _FIXED32, budget)
     if len(data) % 4:
-        raise MalformedExampleError(f"packed floats: expected a multiple of 4 bytes, found {len(data):,}")
+        raise MalformedError(f"packed floats: expected a multiple of 4 bytes, found {len(data):,}")
     _check_budget(len(data) // 4, budget)
     return np.frombuffer(data, "<f4").astype(np.float32, copy=False)
 
@@ -127,11 +124,11 @@ def unpack_varints(packed: bytes, budget: int = MAX_VALUES) -> NDArray[np.int64]
     if len(ends) == len(data):
         return data.astype(np.int64)
     if data[-1] >= 0x80:
-        raise MalformedExampleError("packed integers: the last one is cut off")
+        raise MalformedError("packed integers: the last one is cut off")
     starts = np.concatenate([[0], ends[:-1] + 1])
     lengths = ends - starts + 1
     if lengths.max() > _MAX_VARINT_BYTES:
-        raise MalformedExampleError(f"packed integers: one has {lengths.max()} bytes, expected at most 10")
+        raise MalformedError(f"packed integers: one has {lengths.max()} bytes, expected at most 10")
     places = np.arange(len(data)) - np.repeat(starts, lengths)
     bits = (data & 0x7F).astype(np.uint64) << (7 * places).astype(np.uint64)
     return np.bitwise_or.reduceat(bits, starts).view(np.int64)
@@ -156,11 +153,11 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
         elif wire in _FIXED_SIZES:
             at += _FIXED_SIZES[wire]
         else:
-            raise MalformedExampleError(f"wire type: expected 0, 1, 2 or 5, found {wire}")
+            raise MalformedError(f"wire type: expected 0, 1, 2 or 5, found {wire}")
         if at > end:
-            raise MalformedExampleError(f"a field of {at - start:,} bytes has only {end - start:,} bytes left")
+            raise MalformedError(f"a field of {at - start:,} bytes has only {end - start:,} bytes left")
         if tag < 8:
-            raise MalformedExampleError("field number: expected at least 1, found 0")
+            raise MalformedError("field number: expected at least 1, found 0")
         yield tag >> 3, wire, data[start:at]
 
 
@@ -168,18 +165,18 @@ def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 7 * _MAX_VARINT_BYTES, 7):
         if at >= end:
-            raise MalformedExampleError("a number is cut off")
+            raise MalformedError("a number is cut off")
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
-    raise MalformedExampleError("a number has more than 10 bytes")
+    raise MalformedError("a number has more than 10 bytes")
 
 
 def _check_budget(values: int, budget: int) -> None:
     if values > budget:
-        raise MalformedExampleError(f"expected at most {budget:,} values, found more")
+        raise MalformedError(f"expected at most {budget:,} values, found more")
 
 
 class ExampleTooLongError(ValueError):

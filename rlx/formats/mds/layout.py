@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptShardError
 from rlx.files.disk import disk_errors
 from rlx.formats.common.fields import RowType
-from rlx.formats.common.pictures import MalformedPictureError, decode_picture, picture_shape
+from rlx.formats.common.pictures import decode_picture, picture_shape
+from rlx.formats.common.source import MalformedError
 from rlx.schema import TEXT, Field
 
 INDEX, SHARD, VERSION = "index.json", "shard.{:05d}.mds", 2
@@ -55,10 +56,6 @@ _CHUNK = 2**18
 _ANY_BYTES, _MAX_RATIO = 2**26, 1024
 
 
-class MalformedValueError(ValueError):
-    """The bytes are no value of the encoding."""
-
-
 @dataclass(frozen=True, slots=True)
 class Encoding:
     """How a column encodes values.
@@ -85,10 +82,7 @@ class Encoding:
         if self.text in _SCALARS:
             return self.text, ()
         if self.is_picture:
-            try:
-                return "uint8", picture_shape(value)
-            except MalformedPictureError as exc:
-                raise MalformedValueError(str(exc)) from exc
+            return "uint8", picture_shape(value)
         if (match := _ARRAY.fullmatch(self.text)) is None or match[1] not in (*_SCALARS, None):
             return None
         dtype, shape, _ = _array(match, value)
@@ -100,17 +94,14 @@ class Encoding:
             try:
                 out[row] = str(value, "utf-8")
             except UnicodeDecodeError as exc:
-                raise MalformedValueError(f"expected UTF-8 text, found {value[:40]!r}") from exc
+                raise MalformedError(f"expected UTF-8 text, found {value[:40]!r}") from exc
         elif self.is_picture:
-            try:
-                out[row] = decode_picture(value, kind[1])
-            except MalformedPictureError as exc:
-                raise MalformedValueError(str(exc)) from exc
+            out[row] = decode_picture(value, kind[1])
         else:
             match = _ARRAY.fullmatch(self.text)
             dtype, shape, numbers = (*kind, value) if match is None else _array(match, value)
             if (dtype, shape) != kind or len(numbers) != np.dtype(dtype).itemsize * math.prod(shape):
-                raise MalformedValueError(f"expected {kind[0]}{list(kind[1])}, found {dtype}{list(shape)}")
+                raise MalformedError(f"expected {kind[0]}{list(kind[1])}, found {dtype}{list(shape)}")
             out[row] = np.frombuffer(numbers, np.dtype(dtype).newbyteorder("<")).reshape(shape)
 
 
@@ -129,9 +120,9 @@ def _array(match: re.Match[str], value: bytes) -> tuple[str, tuple[int, ...], by
             shape = tuple(np.frombuffer(value[at + 1 : stop], _SHAPE_DTYPES[kind], dimensions).tolist())
             at = stop
     except (LookupError, ValueError) as exc:
-        raise MalformedValueError(f"expected an array, found {value[:20]!r}") from exc
+        raise MalformedError(f"expected an array, found {value[:20]!r}") from exc
     if len(value) - at != np.dtype(dtype).itemsize * math.prod(shape):
-        raise MalformedValueError(f"expected {dtype}{list(shape)}, found {len(value) - at:,} bytes")
+        raise MalformedError(f"expected {dtype}{list(shape)}, found {len(value) - at:,} bytes")
     return dtype, shape, value[at:]
 
 

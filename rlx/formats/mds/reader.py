@@ -21,7 +21,8 @@ from rlx.formats.common.pictures import lossy_encoding
 from rlx.formats.common.provenance import SCHEMA, read_notes_beside
 from rlx.formats.common.rows.episodes import Batch
 from rlx.formats.common.rows.table import COLUMN_PATHS, Table, TablePlace, TableRun, open_table
-from rlx.formats.mds.layout import COMPRESSIONS, INDEX, LAYOUT, VERSION, Encoding, MalformedValueError, unpacked
+from rlx.formats.common.source import MalformedError
+from rlx.formats.mds.layout import COMPRESSIONS, INDEX, LAYOUT, VERSION, Encoding, unpacked
 from rlx.schema import TEXT
 
 _MAX_SAMPLE_BYTES = 2**29
@@ -160,7 +161,7 @@ class MdsTable:
                 try:
                     stored = ("uint8" if dtype == "bool" else dtype, shape)
                     self._encodings[place].decode(values[place], stored, found[path], row)
-                except MalformedValueError as exc:
+                except MalformedError as exc:
                     raise CorruptShardError(f"{shard.path}: sample {number}: {path}: {exc}") from exc
         return found
 
@@ -173,7 +174,7 @@ class MdsTable:
                     kind = self._encodings[place].row_type(values[place])
                     if self._encodings[place].is_picture:
                         self.lossy[path] = lossy_encoding(values[place])
-                except MalformedValueError as exc:
+                except MalformedError as exc:
                     raise CorruptShardError(f"{shard.path}: sample 0: {path}: {exc}") from exc
                 is_flag = kind is not None and path in self._flags and kind[0] == "uint8"
                 found[path] = ("bool", kind[1]) if kind is not None and is_flag else kind

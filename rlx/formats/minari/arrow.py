@@ -20,9 +20,9 @@ from rlx.errors import CorruptShardError, SourceError
 from rlx.files.disk import check_readable, read_object
 from rlx.formats.common import parquet_file
 from rlx.formats.common.fields import NOT_OF_STEPS, ExtraFields, RowType, check_field
-from rlx.formats.common.pictures import MalformedPictureError, decode_picture
+from rlx.formats.common.pictures import decode_picture
 from rlx.formats.common.rows.episodes import Batch, RowStream
-from rlx.formats.common.source import batch_rows
+from rlx.formats.common.source import MalformedError, batch_rows
 from rlx.formats.minari.episode import ROLES, EpisodeDataset, MinariFields, StoredEpisode
 from rlx.formats.minari.layout import GROUPS, INFOS, METADATA, NUMBER, STEPS, Space, describe, is_image, leaf_space
 from rlx.schema import TEXT, Field, Role, Schema
@@ -295,7 +295,7 @@ def _decoded(column: Any, field: Field) -> NDArray[Any]:
     for row, cell in enumerate(column):
         content = cell.as_py()
         if content is None:
-            raise MalformedPictureError("expected a picture in every row, found null")
+            raise MalformedError("expected a picture in every row, found null")
         pictures[row] = decode_picture(content, shape).reshape(field.shape)
     return pictures
 

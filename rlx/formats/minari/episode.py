@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import h5py
-import imagecodecs
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +15,8 @@ from rlx.errors import CorruptShardError
 from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, RowType, check_field
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.text import TextRows, is_text
+from rlx.formats.common.pictures import decode_picture
+from rlx.formats.common.source import MalformedError
 from rlx.formats.minari.layout import ATTRIBUTES, CUT, GROUPS, INFOS, STEPS, Space, describe, is_image, leaf_space
 from rlx.schema import TEXT, Field, Role, Schema
 
@@ -263,18 +264,13 @@ class Episode(StoredEpisode):
         if not is_jpeg(dataset, field):
             return rows
         pictures = np.empty((len(rows), *field.shape), np.uint8)
+        shape = field.shape if len(field.shape) == 3 else (*field.shape, 1)
         for number, jpeg in enumerate(rows):
-            pictures[number] = self._decode(name, jpeg, start + number, field.shape)
+            try:
+                pictures[number] = decode_picture(jpeg.tobytes(), shape).reshape(field.shape)
+            except MalformedError as exc:
+                raise self._corrupt(name, f"a JPEG picture at row {start + number:,}", str(exc)) from exc
         return pictures
-
-    def _decode(self, name: str, jpeg: NDArray[Any], row: int, shape: tuple[int, ...]) -> NDArray[Any]:
-        try:
-            picture: NDArray[Any] = imagecodecs.jpeg8_decode(jpeg.tobytes())
-        except imagecodecs.Jpeg8Error as exc:
-            raise self._corrupt(name, f"a JPEG picture at row {row:,}", str(exc)) from exc
-        if picture.shape != shape:
-            raise self._corrupt(name, f"a picture of {list(shape)} at row {row:,}", str(list(picture.shape)))
-        return picture
 
     def _corrupt(self, name: str, expected: str, found: str) -> CorruptShardError:
         dataset = self._datasets[name]

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptShardError
 from rlx.files.disk import check_readable
 from rlx.formats.common.fields import RowType
-from rlx.formats.common.npy import MalformedNpyError, NpyStream
+from rlx.formats.common.npy import NpyStream
 from rlx.formats.common.provenance import read_notes
 from rlx.formats.common.rows.episodes import Batch
+from rlx.formats.common.source import MalformedError
 
 SUFFIX = ".npy"
 GROUP = "trajectories/"
@@ -58,7 +59,7 @@ class Archive:
             with self.member(name) as member:
                 return member.kind, member.shape
         except CorruptShardError as exc:
-            if isinstance(exc.__cause__, MalformedNpyError):
+            if isinstance(exc.__cause__, MalformedError):
                 return None, ()
             raise
 

@@ -34,7 +34,7 @@ from rlx.formats.common.fields import (
     with_flags,
 )
 from rlx.formats.common.parquet_file import ParquetParts, files_of, is_parquet, opened, parts_of
-from rlx.formats.common.pictures import MalformedPictureError, lossy_encoding, lossy_notes, picture_shape
+from rlx.formats.common.pictures import lossy_encoding, lossy_notes, picture_shape
 from rlx.formats.common.provenance import KEY, read_notes
 from rlx.formats.common.rows.episodes import EpisodeTable, shard_bounds, without_outcome
 from rlx.formats.common.rows.table import (
@@ -48,7 +48,7 @@ from rlx.formats.common.rows.table import (
     picture_file,
     picture_rows,
 )
-from rlx.formats.common.source import EpisodeGroups, id_of
+from rlx.formats.common.source import EpisodeGroups, MalformedError, id_of
 from rlx.formats.parquet.known import (
     JOINED,
     NOTES,
@@ -270,7 +270,7 @@ def _kind(values: Any, place: str) -> RowType | None:
     try:
         content = picture_file(values[0]) if len(values) else None
         return None if content is None else ("uint8", picture_shape(content))
-    except MalformedPictureError as exc:
+    except MalformedError as exc:
         raise CorruptShardError(f"{place}: {exc}") from exc
 
 

@@ -14,6 +14,8 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
+from rlx.formats.common.source import MalformedError
+
 FRAME_SHAPE = (84, 84)
 # A frame stored without any compression has 7 kB; more is something else's picture, or a trap.
 MAX_PNG_BYTES = 1 << 14
@@ -32,10 +34,6 @@ _ZLIB_HEAD = b"\x78\x01"
 _STORED = struct.Struct("<BHH")  # whether the block is the last, its length, and that inverted
 
 
-class MalformedPngError(ValueError):
-    """The bytes are no PNG of an 84x84 grey frame."""
-
-
 def decode_frames(pngs: Sequence[bytes | memoryview], *, first: int = 0) -> NDArray[np.uint8]:
     """Return the frames [n, 84, 84] of n PNGs."""
     frames = np.empty((len(pngs), *FRAME_SHAPE), np.uint8)
@@ -47,8 +45,8 @@ def decode_frames(pngs: Sequence[bytes | memoryview], *, first: int = 0) -> NDAr
         for number, png in enumerate(batch):
             try:
                 _inflate(_image_data(png), stack.places[number])
-            except MalformedPngError as exc:
-                raise MalformedPngError(f"frame {first + start + number}: {exc}") from exc
+            except MalformedError as exc:
+                raise MalformedError(f"frame {first + start + number}: {exc}") from exc
         stack.check_filters(first + start)
         frames[start : start + len(batch)] = stack.decoded()
     return frames
@@ -88,12 +86,12 @@ class _TallPng:
         self._filters = np.array(filters)[:, None] + np.arange(_HEIGHT) * _ROW_BYTES
 
     def check_filters(self, first: int) -> None:
-        """Raise MalformedPngError where a row of the frames names an unknown filter."""
+        """Raise MalformedError where a row of the frames names an unknown filter."""
         filters = np.frombuffer(self._png, np.uint8)[self._filters]
         if filters.max() > _LAST_FILTER:
             number = int(np.argmax(filters.max(axis=1) > _LAST_FILTER))
             found = filters[number].max()
-            raise MalformedPngError(f"frame {first + number}: filter: expected at most {_LAST_FILTER}, found {found}")
+            raise MalformedError(f"frame {first + number}: filter: expected at most {_LAST_FILTER}, found {found}")
 
     def decoded(self) -> NDArray[np.uint8]:
         """Return the frames [n, 84, 84]."""
@@ -110,27 +108,27 @@ class _TallPng:
 def _image_data(png: bytes | memoryview) -> bytes:
     """Return the deflated rows that a PNG holds, its header and the checksums of its chunks seen to be right."""
     if png[: len(_HEAD)] != _HEAD:
-        raise MalformedPngError(f"expected a PNG of 84x84 8-bit grey, found {bytes(png[: len(_HEAD)]).hex()}")
+        raise MalformedError(f"expected a PNG of 84x84 8-bit grey, found {bytes(png[: len(_HEAD)]).hex()}")
     end = len(png)
     if end > MAX_PNG_BYTES:
-        raise MalformedPngError(f"expected at most {MAX_PNG_BYTES:,} bytes, found {end:,}")
+        raise MalformedError(f"expected at most {MAX_PNG_BYTES:,} bytes, found {end:,}")
     at, kind, data = len(_HEAD), b"", []
     while kind != b"IEND":
         if end - at < _CHUNK.size + _CRC.size:
-            raise MalformedPngError("the PNG is cut off")
+            raise MalformedError("the PNG is cut off")
         length, kind = _CHUNK.unpack_from(png, at)
         stop = at + _CHUNK.size + length
         if stop + _CRC.size > end:
-            raise MalformedPngError(f"chunk {kind!r} of {length:,} bytes is cut off")
+            raise MalformedError(f"chunk {kind!r} of {length:,} bytes is cut off")
         found = isal_zlib.crc32(png[at + 4 : stop])
         (expected,) = _CRC.unpack_from(png, stop)
         if expected != found:
-            raise MalformedPngError(f"crc32 of chunk {kind!r}: expected {expected:#010x}, found {found:#010x}")
+            raise MalformedError(f"crc32 of chunk {kind!r}: expected {expected:#010x}, found {found:#010x}")
         if kind == b"IDAT":
             data.append(png[at + _CHUNK.size : stop])
         at = stop + _CRC.size
     if at != end:
-        raise MalformedPngError(f"trailing data after IEND: {end - at:,} bytes")
+        raise MalformedError(f"trailing data after IEND: {end - at:,} bytes")
     return b"".join(data)
 
 
@@ -138,9 +136,9 @@ def _inflate(deflated: bytes, rows: memoryview) -> None:
     try:
         inflated = imagecodecs.deflate_decode(deflated, out=rows)
     except (imagecodecs.DeflateError, ValueError) as exc:
-        raise MalformedPngError(f"expected {_INFLATED_BYTES:,} deflated bytes, found: {exc}") from exc
+        raise MalformedError(f"expected {_INFLATED_BYTES:,} deflated bytes, found: {exc}") from exc
     if len(inflated) != _INFLATED_BYTES:
-        raise MalformedPngError(f"expected {_INFLATED_BYTES:,} deflated bytes, found {len(inflated):,}")
+        raise MalformedError(f"expected {_INFLATED_BYTES:,} deflated bytes, found {len(inflated):,}")
 
 
 def _chunk(kind_and_content: bytes) -> bytes:

@@ -22,7 +22,8 @@ from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.formats.common.fields import expecting, not_taken_note
 from rlx.formats.common.record_files import records
 from rlx.formats.common.rows.episodes import observed_blocks
-from rlx.formats.common.tf_example import Feature, MalformedExampleError, parse_example
+from rlx.formats.common.source import MalformedError
+from rlx.formats.common.tf_example import Feature, parse_example
 from rlx.formats.rl_unplugged import (
     FEATURES,
     FILE,
@@ -34,7 +35,7 @@ from rlx.formats.rl_unplugged import (
     num_shards,
     shard_file,
 )
-from rlx.formats.rl_unplugged.frames import FRAME_SHAPE, MalformedPngError, decode_frames
+from rlx.formats.rl_unplugged.frames import FRAME_SHAPE, decode_frames
 from rlx.schema import Schema
 from rlx.wording import did_you_mean
 
@@ -212,13 +213,9 @@ def _features(path: Path) -> frozenset[str]:
     try:
         for record in records(path):
             return frozenset(parse_example(record))
-    except (SourceError, MalformedExampleError):
+    except (SourceError, MalformedError):
         pass
     return frozenset()
-
-
-class _MalformedEpisodeError(ValueError):
-    """An example that parses, but is no episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,27 +266,27 @@ def _damage(place: str) -> Iterator[None]:
     with expecting(LAYOUT):
         try:
             yield
-        except (MalformedExampleError, MalformedPngError, _MalformedEpisodeError) as exc:
+        except MalformedError as exc:
             raise CorruptShardError(f"{place}: {exc}") from exc
 
 
 def _episode(features: Mapping[str, Feature]) -> _Episode:
     pngs = features.get("observations")
     if not isinstance(pngs, list) or not pngs:
-        raise _MalformedEpisodeError("observations: expected at least one PNG, found none")
+        raise MalformedError("observations: expected at least one PNG, found none")
     actions = _column(features, "actions", np.int64, len(pngs))
     # Both are clipped, whatever their names say.
     rewards_name = "clipped_rewards" if "clipped_rewards" in features else "unclipped_rewards"
     rewards = _column(features, rewards_name, np.float32, len(pngs))
     discounts = _column(features, "discounts", np.float32, len(pngs))
     if not ((discounts >= 0) & (discounts <= 1)).all() or not discounts[:-1].all():
-        raise _MalformedEpisodeError("discounts: expected 1, and 0 nowhere but at the end")
+        raise MalformedError("discounts: expected 1, and 0 nowhere but at the end")
     if not np.isfinite(rewards).all():
-        raise _MalformedEpisodeError(f"{rewards_name}: expected finite numbers")
+        raise MalformedError(f"{rewards_name}: expected finite numbers")
     checkpoint = int(_column(features, "checkpoint_idx", np.int64, 1)[0])
     episode = int(_column(features, "episode_idx", np.int64, 1)[0])
     if not (0 <= checkpoint < 1000 and 0 <= episode < _EPISODES_PER_CHECKPOINT):
-        raise _MalformedEpisodeError(f"checkpoint_idx, episode_idx: found {checkpoint}, {episode}")
+        raise MalformedError(f"checkpoint_idx, episode_idx: found {checkpoint}, {episode}")
     number = checkpoint * _EPISODES_PER_CHECKPOINT + episode
     return _Episode(number, pngs, actions[:-1], rewards[:-1], terminated=discounts[-1] == 0)
 
@@ -298,9 +295,9 @@ def _column(features: Mapping[str, Feature], name: str, dtype: type[np.generic],
     column = features.get(name)
     if not isinstance(column, np.ndarray) or column.dtype != dtype:
         found = "none" if column is None else "another type"
-        raise _MalformedEpisodeError(f"{name}: expected a list of {np.dtype(dtype).name}, found {found}")
+        raise MalformedError(f"{name}: expected a list of {np.dtype(dtype).name}, found {found}")
     if len(column) != rows:
-        raise _MalformedEpisodeError(f"{name}: expected {rows:,} values, found {len(column):,}")
+        raise MalformedError(f"{name}: expected {rows:,} values, found {len(column):,}")
     return column
 
 

@@ -14,13 +14,12 @@ from rlx.errors import CorruptShardError
 from rlx.formats.common.batches import tree
 from rlx.formats.common.pictures import (
     Arranged,
-    MalformedPictureError,
     as_it_is,
     as_pictures,
-    decode_deep_picture,
     decode_picture,
     encode,
 )
+from rlx.formats.common.source import MalformedError
 from rlx.formats.common.tf_example import BYTES_LIST, FLOAT_LIST, INT64_LIST, ExampleSpool
 from rlx.formats.common.tf_example import Feature as Values
 from rlx.schema import DTYPES, TEXT, Field, Role, Schema
@@ -49,10 +48,6 @@ _RESERVED = frozenset({*FLAGS, DISCOUNT})
 _EXACT = frozenset({"bool", "uint8", "uint16", "uint32", "int8", "int16", "int32", "int64", "float32"})
 _MAX_LISTED_BYTES = 1024
 _MODULE = "tensorflow_datasets.core.features"
-
-
-class MalformedFeatureError(ValueError):
-    """An example has not the values that its features say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +83,11 @@ class Feature:
         size = math.prod(self.shape)
         if self.encoding == "none":
             if not isinstance(values, np.ndarray) or len(values) % max(1, size):
-                raise MalformedFeatureError(f"expected {self.dtype}{list(self.shape)} per step, found {_found(values)}")
+                raise MalformedError(f"expected {self.dtype}{list(self.shape)} per step, found {_found(values)}")
             rows = values[start * size : stop * size].astype(self.dtype, casting="unsafe")
             return rows.reshape(stop - start, *self.shape)
         if not isinstance(values, list):
-            raise MalformedFeatureError(f"expected a text per step, found {_found(values)}")
+            raise MalformedError(f"expected a text per step, found {_found(values)}")
         if self.encoding == "text":
             return self._texts(values, start, stop)
         made = np.empty((stop - start, *self.shape), self.dtype)
@@ -103,30 +98,28 @@ class Feature:
     def _texts(self, values: list[memoryview], start: int, stop: int) -> NDArray[Any]:
         size = math.prod(self.shape)
         if len(values) % max(1, size):
-            raise MalformedFeatureError(f"expected {size:,} texts per step, found {_found(values)}")
+            raise MalformedError(f"expected {size:,} texts per step, found {_found(values)}")
         made = np.empty((stop - start) * size, object)
         try:
             made[:] = [str(value, "utf-8") for value in values[start * size : stop * size]]
         except UnicodeDecodeError as exc:
-            raise MalformedFeatureError(f"expected UTF-8 text, found {bytes(exc.object[:40])!r}") from exc
+            raise MalformedError(f"expected UTF-8 text, found {bytes(exc.object[:40])!r}") from exc
         return made.reshape(stop - start, *self.shape)
 
     def _picture(self, value: memoryview, row: int) -> NDArray[Any]:
         try:
-            if self.dtype == "uint16":
-                return decode_deep_picture(value, self.shape)
             if self.dtype == "float32":  # the bytes of each number are four channels
                 return decode_picture(value, (*self.shape[:2], 4)).view("<f4")
-            return decode_picture(value, self.shape)
-        except MalformedPictureError as exc:
-            raise MalformedFeatureError(f"step {row:,}: {exc}") from exc
+            return decode_picture(value, self.shape, self.dtype)
+        except MalformedError as exc:
+            raise MalformedError(f"step {row:,}: {exc}") from exc
 
     def _numbers(self, value: memoryview) -> NDArray[Any]:
         stored = np.dtype("<u2" if self.is_brief else self.dtype)
         expected = math.prod(self.shape) * stored.itemsize
         content = _inflated(value, expected) if self.encoding == "zlib" else value
         if len(content) != expected:
-            raise MalformedFeatureError(f"expected {expected:,} bytes per step, found {len(content):,}")
+            raise MalformedError(f"expected {expected:,} bytes per step, found {len(content):,}")
         rows = np.frombuffer(content, stored).reshape(self.shape)
         return (rows.astype("<u4") << 16).view("<f4") if self.is_brief else rows
 
@@ -225,9 +218,9 @@ def _inflated(value: memoryview, expected: int) -> bytes:
     try:
         content = inflater.decompress(value, expected + 1)
     except zlib.error as exc:
-        raise MalformedFeatureError(f"expected bytes compressed with zlib, found: {exc}") from exc
+        raise MalformedError(f"expected bytes compressed with zlib, found: {exc}") from exc
     if not inflater.eof and len(content) <= expected:
-        raise MalformedFeatureError(f"expected {expected:,} bytes per step, found {len(content):,} before they end")
+        raise MalformedError(f"expected {expected:,} bytes per step, found {len(content):,} before they end")
     return content
 
 

@@ -29,8 +29,9 @@ from rlx.formats.common.pictures import is_jpeg
 from rlx.formats.common.provenance import KEY, read_notes
 from rlx.formats.common.record_files import records
 from rlx.formats.common.rows.episodes import observed_blocks
+from rlx.formats.common.source import MalformedError
 from rlx.formats.common.tf_example import Feature as Values
-from rlx.formats.common.tf_example import MalformedExampleError, parse_example
+from rlx.formats.common.tf_example import parse_example
 from rlx.formats.rlds.layout import (
     ARRAY_RECORD,
     CUT,
@@ -47,7 +48,6 @@ from rlx.formats.rlds.layout import (
     TEMPLATE,
     TERMINAL,
     Feature,
-    MalformedFeatureError,
     episode_features,
     steps_features,
 )
@@ -169,7 +169,7 @@ class RLDS:
                     episode = Episode(values, self.features, self.schema, first + number, split)
                     dropped[SINGLE] += episode.steps == 0
                     yield from episode.blocks()
-                except (MalformedExampleError, MalformedFeatureError) as exc:
+                except MalformedError as exc:
                     raise CorruptShardError(f"{path} is corrupt: record {number}: {exc}") from exc
                 found = number + 1
             if found != expected:
@@ -256,7 +256,7 @@ def _first(root: Path, files: Sequence[SplitFile]) -> Mapping[str, Values]:
     file = next(one for one in files if one.episodes)
     try:
         return parse_example(next(file.records(root)))
-    except (SourceError, MalformedExampleError, StopIteration):
+    except (SourceError, MalformedError, StopIteration):
         return {}
 
 
@@ -302,12 +302,12 @@ class Episode:
         is_last = self._flags(LAST)
         self.steps = len(is_last) - 1
         if self.steps < 0:
-            raise MalformedFeatureError(f"steps/{LAST}: expected at least one step, found none")
+            raise MalformedError(f"steps/{LAST}: expected at least one step, found none")
         if is_last[:-1].any():
-            raise MalformedFeatureError(f"steps/{LAST}: expected it of the last step only")
+            raise MalformedError(f"steps/{LAST}: expected it of the last step only")
         terminal, first = self._flags(TERMINAL), self._flags(FIRST)
         if not len(terminal) == len(first) == len(is_last):
-            raise MalformedFeatureError(
+            raise MalformedError(
                 f"steps/{TERMINAL}, steps/{FIRST}: expected {len(is_last):,} rows, "
                 f"found {len(terminal):,} and {len(first):,}"
             )
@@ -317,7 +317,7 @@ class Episode:
         for name, feature in features.items():
             found = feature.count(self._feature(name))
             if found != self.steps + 1:
-                raise MalformedFeatureError(f"steps/{name}: expected {self.steps + 1:,} rows, found {found:,}")
+                raise MalformedError(f"steps/{name}: expected {self.steps + 1:,} rows, found {found:,}")
 
     def blocks(self) -> Iterator[Block]:
         """Yield the episode, in pieces."""
@@ -336,24 +336,24 @@ class Episode:
             return np.full(stop - start, self._split, object)
         try:
             rows = self._features[name].rows(self._feature(name), start, stop)
-        except MalformedFeatureError as exc:
-            raise MalformedFeatureError(f"steps/{name}: {exc}") from exc
+        except MalformedError as exc:
+            raise MalformedError(f"steps/{name}: {exc}") from exc
         try:
             check_field(name, self._schema[name], rows, f"steps/{name}", start)
         except CorruptShardError as exc:
-            raise MalformedFeatureError(str(exc)) from exc  # reported with the record's number
+            raise MalformedError(str(exc)) from exc  # reported with the record's number
         return rows
 
     def _feature(self, name: str) -> Values:
         values = self._values.get(f"steps/{name}")
         if values is None:
-            raise MalformedFeatureError(f"steps/{name}: expected {self.steps + 1:,} rows, found none")
+            raise MalformedError(f"steps/{name}: expected {self.steps + 1:,} rows, found none")
         return values
 
     def _flags(self, name: str) -> NDArray[np.bool_]:
         values = self._values.get(f"steps/{name}")
         if not isinstance(values, np.ndarray) or values.dtype != np.int64:
-            raise MalformedFeatureError(f"steps/{name}: expected one flag per step, found none")
+            raise MalformedError(f"steps/{name}: expected one flag per step, found none")
         flags: NDArray[np.bool_] = values != 0
         return flags
 

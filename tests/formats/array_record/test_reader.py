@@ -14,7 +14,8 @@ import pytest
 
 from rlx.errors import CorruptShardError, SourceError
 from rlx.formats.array_record.reader import ArrayRecords, open_array_record, recognises
-from rlx.formats.array_record.record import MalformedRecordError, parse
+from rlx.formats.array_record.record import parse
+from rlx.formats.common.source import MalformedError
 from rlx.formats.finding import find_run
 from rlx.schema import Role
 from tests.array_record_files import CHUNK, pieces, read_records, write_records
@@ -198,7 +199,7 @@ def test_scalars_and_arrays_of_other_types(protocol: int) -> None:
 
 @pytest.mark.parametrize("value", [[1], {1: 2}, 3, {"a": object()}, {"a": {1, 2}}, {"a": range(3)}])
 def test_other_pickles_are_refused(value: Any) -> None:
-    with pytest.raises(MalformedRecordError):
+    with pytest.raises(MalformedError):
         parse(pickle.dumps(value))
 
 
@@ -237,7 +238,7 @@ def test_a_pickle_that_is_cut_off_or_changed_is_a_dict_or_refused() -> None:
             content[place] = dice.randrange(256)
         try:
             found[type(parse(bytes(content))).__name__] += 1
-        except MalformedRecordError:
+        except MalformedError:
             found["error"] += 1
     assert set(found) == {"dict", "error"}
 
@@ -322,7 +323,7 @@ def test_wrong_bytes_are_values_or_a_named_error(tmp_path: Path) -> None:
     ],
 )
 def test_pickles_that_mean_nothing(content: bytes, message: str) -> None:
-    with pytest.raises(MalformedRecordError, match=message):
+    with pytest.raises(MalformedError, match=message):
         parse(content)
 
 

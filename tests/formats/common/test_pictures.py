@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from rlx.formats.common.pictures import (
-    MalformedPictureError,
-    decode_deep_picture,
     decode_picture,
     lossy_encoding,
     picture_shape,
 )
+from rlx.formats.common.source import MalformedError
 
 COLOUR: NDArray[np.uint8] = np.arange(9 * 8 * 3, dtype=np.uint8).reshape(9, 8, 3)
 CLEAR: NDArray[np.uint8] = np.arange(9 * 8 * 4, dtype=np.uint8).reshape(9, 8, 4)
@@ -40,12 +39,12 @@ def test_webp_of_several_pictures() -> None:
     file = io.BytesIO()
     first, second = Image.fromarray(COLOUR), Image.fromarray(255 - COLOUR)
     first.save(file, "WEBP", save_all=True, append_images=[second])
-    with pytest.raises(MalformedPictureError, match="expected a WebP of one picture, found b'VP8X'"):
+    with pytest.raises(MalformedError, match="expected a WebP of one picture, found b'VP8X'"):
         picture_shape(file.getvalue())
 
 
 def test_webp_of_another_shape() -> None:
-    with pytest.raises(MalformedPictureError, match=r"expected a picture of \[9, 7, 3\], found \[9, 8, 3\]"):
+    with pytest.raises(MalformedError, match=r"expected a picture of \[9, 7, 3\], found \[9, 8, 3\]"):
         decode_picture(encoded(COLOUR), (9, 7, 3))
 
 
@@ -59,7 +58,7 @@ def test_wrong_bytes_of_webp_are_a_picture_or_an_error(lossless: bool) -> None:
         try:
             kept = dice.randrange(len(content)) if number % 5 == 0 else len(content)
             picture = decode_picture(bytes(content[:kept]), (9, 8, 4))
-        except MalformedPictureError:
+        except MalformedError:
             errors += 1
         else:
             assert picture.shape == (9, 8, 4)
@@ -71,7 +70,7 @@ def test_a_png_that_is_cut_off() -> None:
     Image.fromarray(COLOUR).save(file, "PNG")
     shape = picture_shape(file.getvalue())
     assert shape == COLOUR.shape
-    with pytest.raises(MalformedPictureError, match="expected a whole picture, found: "):
+    with pytest.raises(MalformedError, match="expected a whole picture, found: "):
         decode_picture(file.getvalue()[:-30], shape)
 
 
@@ -79,10 +78,10 @@ def test_png_of_16_bits() -> None:
     file = io.BytesIO()
     Image.fromarray(np.full((4, 5), 700, np.uint16)).save(file, "PNG")
     deep = file.getvalue()
-    assert (decode_deep_picture(deep, (4, 5, 1)) == 700).all()
-    with pytest.raises(MalformedPictureError, match=r"expected a picture of \[4, 6, 1\], found \[4, 5, 1\]"):
-        decode_deep_picture(deep, (4, 6, 1))
-    with pytest.raises(MalformedPictureError, match="expected a whole picture, found: "):
-        decode_deep_picture(deep[:-30], (4, 5, 1))
-    with pytest.raises(MalformedPictureError, match="expected a PNG of 8 bits a channel, found depth 16"):
+    assert (decode_picture(deep, (4, 5, 1), "uint16") == 700).all()
+    with pytest.raises(MalformedError, match=r"expected a picture of \[4, 6, 1\], found \[4, 5, 1\]"):
+        decode_picture(deep, (4, 6, 1), "uint16")
+    with pytest.raises(MalformedError, match="expected a whole picture, found: "):
+        decode_picture(deep[:-30], (4, 5, 1), "uint16")
+    with pytest.raises(MalformedError, match="expected a PNG of 8 bits a channel, found depth 16"):
         picture_shape(deep)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlx.formats.common.source import MalformedError
 from rlx.formats.common.tf_example import (
     BYTES_LIST,
     FLOAT_LIST,
     INT64_LIST,
     MAX_VALUES,
     ExampleSpool,
-    MalformedExampleError,
     parse_example,
     unpack_varints,
     varints,
@@ -79,7 +79,7 @@ def test_unknown_fields_are_skipped() -> None:
     ],
 )
 def test_malformed(record: bytes, problem: str) -> None:
-    with pytest.raises(MalformedExampleError, match=problem):
+    with pytest.raises(MalformedError, match=problem):
         parse_example(record)
 
 
@@ -87,7 +87,7 @@ def test_too_many_values() -> None:
     integers = message(3, message(1, b"\0" * (MAX_VALUES + 1)))
     strings = message(1, b"\x0a\0" * (MAX_VALUES + 1))
     for feature in (integers, strings):
-        with pytest.raises(MalformedExampleError, match="at most 1,048,576 values"):
+        with pytest.raises(MalformedError, match="at most 1,048,576 values"):
             parse_example(message(1, message(1, message(2, feature))))
 
 
@@ -103,7 +103,7 @@ def test_damage_never_crashes() -> None:
             del damaged[rng.randrange(len(whole)) :]
         try:
             assert all(isinstance(name, str) for name in parse_example(bytes(damaged)))
-        except MalformedExampleError:
+        except MalformedError:
             malformed += 1
     assert malformed > 200
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rlx.formats.rl_unplugged.frames import MalformedPngError, decode_frames
+from rlx.formats.common.source import MalformedError
+from rlx.formats.rl_unplugged.frames import decode_frames
 
 
 def pictures(count: int) -> NDArray[np.uint8]:
@@ -78,7 +79,7 @@ def test_other_encoders_and_extra_chunks() -> None:
 )
 def test_malformed(encoded: bytes, problem: str) -> None:
     good = encode(pictures(1)[0])
-    with pytest.raises(MalformedPngError, match=f"frame 1: .*{problem}"):
+    with pytest.raises(MalformedError, match=f"frame 1: .*{problem}"):
         decode_frames([good, encoded])
 
 
@@ -93,5 +94,5 @@ def test_damage_is_always_noticed() -> None:
             damaged[bit // 8] ^= 1 << (bit % 8)
         else:
             del damaged[rng.randrange(len(whole)) :]
-        with pytest.raises(MalformedPngError):
+        with pytest.raises(MalformedError):
             decode_frames([bytes(damaged)])

@@ -15,7 +15,6 @@ from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError
 from rlx.formats.common.fields import RowType, expecting, not_taken_note
 from rlx.formats.common.pictures import (
-    MalformedPictureError,
     decode_picture,
     lossy_encoding,
     lossy_notes,
@@ -33,7 +32,7 @@ from rlx.formats.common.rows.ted_fields import (
     TedFields,
     ted_fields,
 )
-from rlx.formats.common.source import EpisodeGroups, batch_rows, id_of
+from rlx.formats.common.source import EpisodeGroups, MalformedError, batch_rows, id_of
 from rlx.schema import TEXT, Field, Role, Schema, is_action, is_observation
 from rlx.store.foreign_types import pyarrow, row_type, to_rows
 
@@ -240,7 +239,7 @@ class ArrowTable:
                 return None
             self.lossy[path] = lossy_encoding(content)
             return "uint8", picture_shape(content)
-        except MalformedPictureError as exc:
+        except MalformedError as exc:
             raise CorruptShardError(f"{self._file.path}: {self._names[path]}: {exc}") from exc
 
     @property
@@ -305,11 +304,11 @@ def picture_file(cell: Any) -> bytes | None:
 
 
 def picture_rows(column: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return the pictures [n, *shape] of a column; raises MalformedPictureError if one has another shape."""
+    """Return the pictures [n, *shape] of a column; raises MalformedError if one has another shape."""
     pictures = np.empty((len(column), *shape), np.uint8)
     for row, cell in enumerate(column):
         content = picture_file(cell)
         if content is None:
-            raise MalformedPictureError(f"expected a picture's file in every row, found {cell.as_py()!r:.80}")
+            raise MalformedError(f"expected a picture's file in every row, found {cell.as_py()!r:.80}")
         pictures[row] = decode_picture(content, shape)
     return pictures
