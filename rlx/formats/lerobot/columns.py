@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptShardError, SchemaMismatchError
 from rlx.formats.common.fields import NOT_NUMBERS_OR_TEXT, NOT_OF_STEPS, ExtraFields, can_be_noted
 from rlx.formats.common.parquet_file import opened
-from rlx.formats.common.rows.table import picture_rows
+from rlx.formats.common.rows.table import column_rows
 from rlx.formats.lerobot.layout import (
     DONE,
     EPISODE,
@@ -26,9 +26,8 @@ from rlx.formats.lerobot.layout import (
     TRUNCATED,
 )
 from rlx.formats.lerobot.layout import feature_of as written
-from rlx.formats.lerobot.listing import is_old, json_lines
+from rlx.formats.lerobot.listing import is_old, json_lines, plain_rows
 from rlx.schema import TEXT, Field, Role
-from rlx.store.foreign_types import to_rows
 
 _DERIVED = frozenset({FRAME, EPISODE, INDEX})
 _NO_FIELDS = frozenset({DONE, TERMINATED, TRUNCATED, TASK_INDEX})
@@ -64,28 +63,16 @@ class Feature:
 
     def rows(self, column: Any, path: Path) -> NDArray[Any]:
         """Return an Arrow array as rows [n, *shape], numbers as rows [n]."""
+        if self.tasks is None:
+            kind = (self.dtype, () if self.shape == (1,) else self.shape)
+            return column_rows(column, kind, f"{path}: {self.name}", is_picture=self.is_image)
+        numbers = plain_rows(path, self.name, column)
+        found = np.empty(len(numbers), object)
         try:
-            if self.tasks is not None:
-                return _texts(to_rows(column, ()), self.tasks)
-            return picture_rows(column, self.shape) if self.is_image else self._values(column)
-        except ValueError as exc:
-            raise CorruptShardError(f"{path}: {self.name}: {exc}") from exc
-
-    def _values(self, column: Any) -> NDArray[Any]:
-        # An array of several dimensions is of a type of its own where the library datasets is loaded.
-        rows = to_rows(getattr(column, "storage", column), () if self.shape == (1,) else self.shape)
-        if (found := TEXT if rows.dtype == object else rows.dtype.name) != self.dtype:
-            raise ValueError(f"expected {self.dtype}, found {found}")
-        return rows
-
-
-def _texts(numbers: NDArray[Any], tasks: Mapping[int, str]) -> NDArray[Any]:
-    found = np.empty(len(numbers), object)
-    try:
-        found[:] = [tasks[number] for number in numbers.tolist()]
-    except KeyError as exc:
-        raise ValueError(f"expected the number of a task, found {exc.args[0]}") from exc
-    return found
+            found[:] = [self.tasks[number] for number in numbers.tolist()]
+        except KeyError as exc:
+            raise CorruptShardError(f"{path}: {self.name}: expected the number of a task, found {exc.args[0]}") from exc
+        return found
 
 
 def read_features(info: Mapping[str, Any], place: Path) -> tuple[dict[str, Feature], ExtraFields]:
@@ -251,10 +238,7 @@ def _task_table(path: Path) -> dict[int, str]:
     with opened(path) as file:
         name = next((name for name in _TASK_COLUMNS if name in file.names), TASK)
         for batch in file.batches((TASK_INDEX, name), _SCANNED_ROWS):
-            try:
-                numbers, found = to_rows(batch[TASK_INDEX], ()), to_rows(batch[name], ())
-            except ValueError as exc:
-                raise CorruptShardError(f"{path}: {TASK_INDEX} or {name}: {exc}") from exc
+            numbers, found = (plain_rows(path, column, batch[column]) for column in (TASK_INDEX, name))
             if numbers.dtype.kind not in "iu" or found.dtype != object:
                 raise CorruptShardError(
                     f"{path}: expected whole numbers and texts, found {numbers.dtype} and {found.dtype}"

@@ -18,12 +18,11 @@ from rlx.formats.common.parquet_file import ParquetFile, opened
 from rlx.formats.common.rows.episodes import Batch, RowEpisode, RowStream
 from rlx.formats.lerobot.columns import Feature
 from rlx.formats.lerobot.layout import CUT, DONE, EPISODE, FINALS, LENGTH, TERMINATED, TIMESTAMP, TRUNCATED
-from rlx.formats.lerobot.listing import ListedEpisode, whole_numbers
+from rlx.formats.lerobot.listing import ListedEpisode, plain_rows, whole_numbers
 from rlx.formats.lerobot.video import Video, VideoPlace
 from rlx.store.foreign_types import to_rows
 
 _SCANNED_ROWS = 2**14
-_FINAL_COLUMNS = (EPISODE, LENGTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ def _scanned(
                 raise CorruptShardError(
                     f"{path}: {EPISODE}: expected the episodes in order, each as long as it is said"
                 )
-            columns = {flag: _flags(path, flag, batch[flag]) for flag in flags}
+            columns = {flag: plain_rows(path, flag, batch[flag]) != 0 for flag in flags}
             last = stops[(stops > row) & (stops <= row + len(numbers))] - row - 1
             found += _ends({flag: column[last] for flag, column in columns.items()}, len(last))
             if times:
@@ -112,12 +111,9 @@ def with_finals(root: Path, episodes: Sequence[RowEpisode]) -> list[RowEpisode]:
         return known
     last = -1
     with opened(path) as file:
-        names = (*_FINAL_COLUMNS, *([CUT] if CUT in file.names else []))
+        names = (EPISODE, LENGTH, *([CUT] if CUT in file.names else []))
         for batch in file.batches(names, _SCANNED_ROWS):
-            try:
-                numbers, lengths, *cuts = (to_rows(batch[name], ()).tolist() for name in names)
-            except ValueError as exc:
-                raise CorruptShardError(f"{path}: {' or '.join(_FINAL_COLUMNS)}: {exc}") from exc
+            numbers, lengths, *cuts = (plain_rows(path, name, batch[name]).tolist() for name in names)
             for number, length, *cut in zip(numbers, lengths, *cuts, strict=True):
                 if not (last < number < len(known) and known[int(number)].rows == length):
                     raise CorruptShardError(
@@ -127,14 +123,6 @@ def with_finals(root: Path, episodes: Sequence[RowEpisode]) -> list[RowEpisode]:
                 known[int(number)] = replace(known[int(number)], final_recorded=True, cut=cut == [True])
                 last = number
     return known
-
-
-def _flags(path: Path, name: str, column: Any) -> NDArray[np.bool_]:
-    try:
-        flags: NDArray[np.bool_] = to_rows(column, ()) != 0
-    except ValueError as exc:
-        raise CorruptShardError(f"{path}: {name}: {exc}") from exc
-    return flags
 
 
 def frame_batches(

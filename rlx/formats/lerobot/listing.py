@@ -187,14 +187,15 @@ def _name(info: Mapping[str, Any], key: str, default: str, **values: int | str) 
 
 def whole_numbers(path: Path, name: str, column: Any) -> list[int]:
     """Return the numbers of a column; raises CorruptShardError if it has others than whole ones."""
-    rows = _rows(path, name, column)
+    rows = plain_rows(path, name, column)
     if rows.dtype.kind not in "iu":
         raise CorruptShardError(f"{path}: {name}: expected whole numbers, found {rows.dtype}")
     numbers: list[int] = rows.tolist()
     return numbers
 
 
-def _rows(path: Path, name: str, column: Any) -> NDArray[Any]:
+def plain_rows(path: Path, name: str, column: Any) -> NDArray[Any]:
+    """Return a column of one value per row; raises CorruptShardError for one of lists, or with nulls."""
     try:
         return to_rows(column, ())
     except ValueError as exc:
@@ -202,7 +203,7 @@ def _rows(path: Path, name: str, column: Any) -> NDArray[Any]:
 
 
 def _times(path: Path, name: str, column: Any) -> list[float]:
-    rows = _rows(path, name, column)
+    rows = plain_rows(path, name, column)
     times: list[float] = rows.tolist() if rows.dtype.kind in "iuf" else []
     if bad := [time for time in times if not isfinite(time) or time < 0]:
         raise CorruptShardError(f"{path}: {name}: expected seconds from the start of a video, found {bad[0]}")

@@ -26,7 +26,6 @@ from rlx.formats.common.fields import (
     NOT_A_ROW_PER_STEP,
     NOT_NUMBERS_OR_TEXT,
     ExtraFields,
-    RowType,
     check_field,
     expecting,
     missing_field,
@@ -34,7 +33,7 @@ from rlx.formats.common.fields import (
     with_flags,
 )
 from rlx.formats.common.parquet_file import ParquetParts, files_of, is_parquet, opened, parts_of
-from rlx.formats.common.pictures import lossy_encoding, lossy_notes, picture_shape
+from rlx.formats.common.pictures import lossy_notes
 from rlx.formats.common.provenance import KEY, read_notes
 from rlx.formats.common.rows.episodes import EpisodeTable, shard_bounds, without_outcome
 from rlx.formats.common.rows.table import (
@@ -43,12 +42,12 @@ from rlx.formats.common.rows.table import (
     Table,
     TablePlace,
     TableRun,
+    column_kind,
+    column_rows,
     is_picture_column,
     open_table,
-    picture_file,
-    picture_rows,
 )
-from rlx.formats.common.source import EpisodeGroups, MalformedError, id_of
+from rlx.formats.common.source import EpisodeGroups, id_of
 from rlx.formats.parquet.known import (
     JOINED,
     NOTES,
@@ -61,8 +60,7 @@ from rlx.formats.parquet.known import (
     is_unrewarded,
     parts_beside,
 )
-from rlx.schema import FLAGS, TEXT, Field, Role, Schema
-from rlx.store.foreign_types import row_type, to_rows
+from rlx.schema import FLAGS, Field, Role, Schema
 
 REWARDS = "rewards"
 _ENDINGS = {"_observations": "observation", "_actions": "action"}
@@ -184,12 +182,7 @@ class _Columns:
     def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
         field, column = self._source.schema[name], self._source.columns[name]
         part, place = self._lists[name].slice(start, stop - start), f"{self._path}: {column}"
-        try:
-            rows = picture_rows(part, field.shape) if is_picture_column(part) else to_rows(part, field.shape)
-        except ValueError as exc:
-            raise CorruptShardError(f"{place}: {exc}") from exc
-        if (found := TEXT if rows.dtype == object else rows.dtype.name) != field.dtype:
-            raise CorruptShardError(f"{place}: expected {field.dtype}, found {found}")
+        rows = column_rows(part, (field.dtype, field.shape), place, is_picture=is_picture_column(part))
         check_field(name, field, rows, place, start)
         return rows
 
@@ -245,33 +238,21 @@ def _fields(file: ParquetParts, row: int) -> tuple[dict[str, Field], ExtraFields
     batches = file.batches(file.names, 1, row)
     first = next(islice(batches, row - file.group_start(row), None))
     steps, extras = len(first[REWARDS][0].values), ExtraFields(FLAGS)
+    encodings: dict[str, str | None] = {}
     counts = Counter(_ENDINGS[ending] for name in file.names if (ending := _ending(name)) is not None)
     for name in file.names:
         column = first[name]
         if not hasattr(column, "value_lengths") or not column[0].is_valid:
             extras.leave(name, NOT_A_ROW_PER_STEP)
             continue
-        kind = _kind(column[0].values, f"{file.path}: {name}")
+        kind, encoding = column_kind(column[0].values, f"{file.path}: {name}")
         if len(column[0].values) != steps and _ending(name) is None:
             extras.leave(name, NOT_A_ROW_PER_STEP)
         elif kind is None:
             extras.leave(name, NOT_NUMBERS_OR_TEXT)
-        else:
-            extras.add(name, _field_name(name, counts), kind, _role(name))
-    files = {name: first[column][0].values for name, column in extras.keys.items()}
-    pictures = {name: picture_file(cells[0]) for name, cells in files.items() if is_picture_column(cells)}
-    lossy = lossy_notes({name: lossy_encoding(content or b"") for name, content in pictures.items()})
-    return dict(extras.fields), extras, lossy
-
-
-def _kind(values: Any, place: str) -> RowType | None:
-    if not is_picture_column(values):
-        return row_type(values) if len(values) else None
-    try:
-        content = picture_file(values[0]) if len(values) else None
-        return None if content is None else ("uint8", picture_shape(content))
-    except MalformedError as exc:
-        raise CorruptShardError(f"{place}: {exc}") from exc
+        elif extras.add(name, _field_name(name, counts), kind, _role(name)):
+            encodings[_field_name(name, counts)] = encoding
+    return dict(extras.fields), extras, lossy_notes(encodings)
 
 
 def _ending(name: str) -> str | None:

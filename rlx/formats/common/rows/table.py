@@ -225,22 +225,11 @@ class ArrowTable:
         if first is None:
             raise SourceError(f"{self._file.path} has no step")
         columns = {path: first[name] for path, name in self._names.items()}
-        return {
-            name: self._kind(name, columns.get(name.removeprefix("next/"), column) if column.null_count else column)
-            for name, column in columns.items()
-        }
-
-    def _kind(self, path: str, column: Any) -> RowType | None:
-        if not is_picture_column(column):
-            return row_type(column)
-        try:
-            content = picture_file(column[0])
-            if content is None:
-                return None
-            self.lossy[path] = lossy_encoding(content)
-            return "uint8", picture_shape(content)
-        except MalformedError as exc:
-            raise CorruptShardError(f"{self._file.path}: {self._names[path]}: {exc}") from exc
+        kinds: dict[str, RowType | None] = {}
+        for path, column in columns.items():
+            told = columns.get(path.removeprefix("next/"), column) if column.null_count else column
+            kinds[path], self.lossy[path] = column_kind(told, f"{self._file.path}: {self._names[path]}")
+        return kinds
 
     @property
     def unfit(self) -> Mapping[str, str]:
@@ -268,15 +257,12 @@ class ArrowTable:
     def _rows(self, path: str, column: Any) -> Batch:
         dtype, shape = self.kinds.get(path) or ("", ())
         is_after = path.startswith("next/") and path.removeprefix("next/") in self.kinds
-        column = getattr(column, "storage", column)  # the library datasets has types of its own for arrays
-        given = column.drop_null() if is_after else column
-        try:
-            rows = picture_rows(given, shape) if is_picture_column(column) else to_rows(given, shape)
-        except ValueError as exc:
-            raise CorruptShardError(f"{self._file.path}: {self._names[path]}: {exc}") from exc
-        found = TEXT if rows.dtype == object else rows.dtype.name
-        if found != dtype:
-            raise CorruptShardError(f"{self._file.path}: {self._names[path]}: expected {dtype}, found {found}")
+        rows = column_rows(
+            column.drop_null() if is_after else column,
+            (dtype, shape),
+            f"{self._file.path}: {self._names[path]}",
+            is_picture=is_picture_column(column),
+        )
         if not is_after:
             return {path: rows}
         valid = column.is_valid().to_numpy(zero_copy_only=False)
@@ -285,6 +271,33 @@ class ArrowTable:
             spread[valid] = rows
             rows = spread
         return {path: rows, validity(path): valid}
+
+
+def column_kind(column: Any, place: str) -> tuple[RowType | None, str | None]:
+    """Return dtype and shape of the rows of an Arrow array, and the encoding of its pictures if that is lossy; the
+    first row decides.
+    """
+    if not is_picture_column(column):
+        return row_type(column) if len(column) else None, None
+    content = picture_file(column[0]) if len(column) else None
+    if content is None:
+        return None, None
+    try:
+        return ("uint8", picture_shape(content)), lossy_encoding(content)
+    except MalformedError as exc:
+        raise CorruptShardError(f"{place}: {exc}") from exc
+
+
+def column_rows(column: Any, kind: RowType, place: str, *, is_picture: bool) -> NDArray[Any]:
+    """Return an Arrow array as rows [n, ...] of a dtype and shape; raises CorruptShardError if it has others."""
+    column, (dtype, shape) = getattr(column, "storage", column), kind  # ``datasets`` has types of its own for arrays
+    try:
+        rows = picture_rows(column, shape) if is_picture else to_rows(column, shape)
+    except ValueError as exc:
+        raise CorruptShardError(f"{place}: {exc}") from exc
+    if (found := TEXT if rows.dtype == object else rows.dtype.name) != dtype:
+        raise CorruptShardError(f"{place}: expected {dtype}, found {found}")
+    return rows
 
 
 def is_picture_column(column: Any) -> bool:
