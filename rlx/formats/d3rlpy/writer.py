@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from rlx.errors import ExportError
 from rlx.formats.common.exporter import (
@@ -24,8 +23,8 @@ from rlx.formats.common.exporter import (
 )
 from rlx.formats.common.hdf5.episodes import extra_columns, without_room
 from rlx.formats.common.hdf5.file import holds
-from rlx.formats.common.hdf5.output import Hdf5Output, RowWriter, created, write_episodes
-from rlx.formats.common.pictures import Arranged, as_it_is, channels_first
+from rlx.formats.common.hdf5.output import Column, PieceWriter, created, write_episodes
+from rlx.formats.common.pictures import Arranged, channels_first
 from rlx.formats.common.provenance import provenance
 from rlx.formats.d3rlpy import COLUMNS, KEYS, VERSION
 from rlx.progress import Progress
@@ -76,39 +75,35 @@ class D3rlpyExporter:
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
         """Write the file."""
+        schema, table = experience.schema, experience.trajectories
+        datasets = _datasets(schema)
+
+        def begin(piece: Piece) -> PieceWriter:
+            number = piece.trajectory
+            output.file.create_dataset(f"terminated_{number}", data=bool(table.terminated[number]))
+            return output.writer(datasets, schema, int(table.length[number]), number)
+
         with created(path) as output:
             output.sign(provenance(experience, self.losses(experience)))
             output.file.create_dataset("columns", data=list(COLUMNS))
-            output.file.create_dataset("num_episodes", data=len(experience.trajectories))
+            output.file.create_dataset("num_episodes", data=len(table))
             output.file.create_dataset("version", data=VERSION)
-            write_episodes(experience, lambda piece: _Episode(output, piece.trajectory, experience), progress)
+            write_episodes(experience, begin, progress)
 
 
-class _Episode:
-    def __init__(self, output: Hdf5Output, number: int, experience: Experience) -> None:
-        schema, table = experience.schema, experience.trajectories
-        steps, observations = int(table.length[number]), observation_fields(schema)
-        several = len(observations) > 1
-        self._columns: list[tuple[str, Arranged, RowWriter]] = []
-
-        def add(column: str, name: str, dtype: DTypeLike, arranged: Arranged) -> None:
-            self._columns.append((name, arranged, output.rows(column, steps, arranged.shape, dtype)))
-
-        for index, name in enumerate(observations):
-            column = f"observations_{number}_{index}" if several else f"observations_{number}"
-            add(column, name, schema[name].dtype, _arranged(schema[name]))
-        action = _action(schema)
-        add(f"actions_{number}", action, schema[action].dtype, _arranged(schema[action]))
-        add(f"rewards_{number}", "reward", np.float32, Arranged((1,), _rewards))
-        for extra in extra_columns(schema, ()):
-            if not extra.is_after:
-                field = schema[extra.name]
-                add(f"{extra.path}_{number}", extra.name, field.dtype, as_it_is(field))
-        output.file.create_dataset(f"terminated_{number}", data=bool(table.terminated[number]))
-
-    def append(self, piece: Piece) -> None:
-        for name, arranged, rows in self._columns:
-            rows.append(arranged.arrange(piece.rows(name)))
+def _datasets(schema: Schema) -> list[Column]:
+    """Return the datasets of an episode."""
+    names, action = observation_fields(schema), _action(schema)
+    places = [f"_{place}" for place in range(len(names))] if len(names) > 1 else [""]
+    return [
+        *(
+            Column("observations_{}" + place, name, arranged=_arranged(schema[name]))
+            for place, name in zip(places, names, strict=True)
+        ),
+        Column("actions_{}", action, arranged=_arranged(schema[action])),
+        Column("rewards_{}", "reward", arranged=Arranged((1,), _rewards), dtype="float32"),
+        *(extra for extra in extra_columns(schema, (), "{}_{{}}") if not extra.is_after),
+    ]
 
 
 def _arranged(field: Field) -> Arranged:

@@ -12,12 +12,11 @@ from rlx.formats.common.exporter import (
     has_finals,
     left_out,
     observation_fields,
-    pieces,
     renamed,
 )
-from rlx.formats.common.hdf5.episodes import ExtraColumn, extra_columns, without_room
+from rlx.formats.common.hdf5.episodes import extra_columns, without_room
 from rlx.formats.common.hdf5.file import holds
-from rlx.formats.common.hdf5.output import created
+from rlx.formats.common.hdf5.output import Column, created, write_episodes
 from rlx.formats.common.provenance import provenance
 from rlx.formats.d4rl import KEYS, KNOWN, METADATA, NEXT, TABLE, TABLE_COLUMNS, TIMEOUTS
 from rlx.progress import Progress
@@ -51,29 +50,24 @@ class D4RLExporter:
         """Write the file."""
         schema, steps = experience.schema, int(experience.trajectories.length.sum())
         (observation,), (action,) = observation_fields(schema), action_fields(schema)
-        columns = {
-            "observations": observation,
-            "actions": action,
-            "rewards": "reward",
-            "terminals": "terminated",
-            TIMEOUTS: "truncated",
-            **({NEXT: observation} if has_finals(experience) else {}),
-        }
+        columns = [
+            Column("observations", observation),
+            Column("actions", action),
+            Column("rewards", "reward"),
+            Column("terminals", "terminated"),
+            Column(TIMEOUTS, "truncated"),
+            *([Column(NEXT, observation, is_after=True)] if has_finals(experience) else []),
+            *_extras(schema),
+        ]
         with created(path) as output:
             output.sign(provenance(experience, self.losses(experience)))
-            rows = {column: output.field(column, steps, schema[name]) for column, name in columns.items()}
-            extras = [(extra, output.field(extra.path, steps, schema[extra.name])) for extra in _extras(schema)]
+            write = output.writer(columns, schema, steps)
             for name in TABLE_COLUMNS:
                 output.file.create_dataset(TABLE + name, data=experience.trajectories.columns()[name])
-            for piece in pieces(experience.blocks(), schema):
-                for column, name in columns.items():
-                    rows[column].append(piece.next(name) if column == NEXT else piece.rows(name))
-                for extra, column_rows in extras:
-                    column_rows.append(extra.rows(piece))
-                progress.advance("steps", piece.steps)
+            write_episodes(experience, lambda _: write, progress)
 
 
-def _extras(schema: Schema) -> list[ExtraColumn]:
+def _extras(schema: Schema) -> list[Column]:
     return extra_columns(schema, _TAKEN)
 
 

@@ -27,7 +27,7 @@ from rlx.formats.common.exporter import (
     left_out,
     observation_fields,
 )
-from rlx.formats.common.hdf5.output import Hdf5Output, RowWriter, created, write_episodes
+from rlx.formats.common.hdf5.output import Hdf5Output, PieceWriter, created, write_episodes
 from rlx.formats.common.pictures import Arranged, as_it_is, channels_first
 from rlx.formats.common.provenance import KEY, provenance
 from rlx.formats.minari.layout import (
@@ -130,7 +130,7 @@ class MinariExporter:
         leaves = _leaves(experience.schema)
         texts = {path: _Texts() for path, leaf in leaves.items() if leaf.field.is_text}
         with created(path / _MAIN_DATA, track_order=True) as output:
-            write_episodes(experience, lambda piece: _Episode(output, piece, experience, leaves, texts), progress)
+            write_episodes(experience, lambda piece: _begun(output, piece, experience, leaves, texts), progress)
         metadata = self._metadata(experience, leaves, texts, dataset_id, (path / _MAIN_DATA).stat().st_size)
         (path / _METADATA).write_text(json.dumps(metadata))
         for directory in namespaces:
@@ -186,36 +186,32 @@ def _own_infos(leaves: Mapping[str, _Leaf]) -> dict[str, str]:
     }
 
 
-class _Episode:
-    def __init__(
-        self,
-        output: Hdf5Output,
-        piece: Piece,
-        experience: Experience,
-        leaves: Mapping[str, _Leaf],
-        texts: Mapping[str, _Texts],
-    ) -> None:
-        steps = int(experience.trajectories.length[piece.trajectory])
-        group = output.file.create_group(f"episode_{piece.trajectory}", track_order=True)
-        group.attrs[NUMBER] = piece.trajectory
-        group.attrs[STEPS] = steps
-        if experience.trajectories.cut[piece.trajectory]:
-            group.attrs[CUT] = True
-        self._leaves = leaves
-        self._texts = texts
-        self._rows: dict[str, RowWriter] = {
-            path: output.rows(
-                f"{group.name}/{path}", steps + leaf.extra_row, leaf.arranged.shape, leaf.field.dtype, growing=True
-            )
-            for path, leaf in leaves.items()
-        }
+def _begun(
+    output: Hdf5Output, piece: Piece, experience: Experience, leaves: Mapping[str, _Leaf], texts: Mapping[str, _Texts]
+) -> PieceWriter:
+    """Create the group of an episode; return what adds a piece to it."""
+    number, table = piece.trajectory, experience.trajectories
+    steps = int(table.length[number])
+    group = output.file.create_group(f"episode_{number}", track_order=True)
+    group.attrs[NUMBER] = number
+    group.attrs[STEPS] = steps
+    if table.cut[number]:
+        group.attrs[CUT] = True
+    datasets = {
+        path: output.rows(
+            f"{group.name}/{path}", steps + leaf.extra_row, leaf.arranged.shape, leaf.field.dtype, growing=True
+        )
+        for path, leaf in leaves.items()
+    }
 
-    def append(self, piece: Piece) -> None:
-        for path, leaf in self._leaves.items():
+    def write(piece: Piece) -> None:
+        for path, leaf in leaves.items():
             rows = leaf.rows(piece)
-            self._rows[path].append(rows)
-            if path in self._texts:
-                self._texts[path].add(rows)
+            datasets[path].append(rows)
+            if path in texts:
+                texts[path].add(rows)
+
+    return write
 
 
 def _leaves(schema: Schema) -> dict[str, _Leaf]:

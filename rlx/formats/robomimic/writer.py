@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import h5py
-import numpy as np
 
 from rlx.errors import ExportError
 from rlx.formats.common.exporter import (
@@ -20,8 +19,8 @@ from rlx.formats.common.exporter import (
     renamed,
 )
 from rlx.formats.common.hdf5.episodes import extra_columns, without_room
-from rlx.formats.common.hdf5.output import Hdf5Output, created, write_episodes
-from rlx.formats.common.pictures import channels_last
+from rlx.formats.common.hdf5.output import Column, PieceWriter, created, write_episodes
+from rlx.formats.common.pictures import Arranged, channels_last
 from rlx.formats.common.provenance import provenance
 from rlx.formats.robomimic import ACTIONS, DONES, KNOWN, NEXT, OBS, RECORDED, REWARDS, STEPS
 from rlx.progress import Progress
@@ -64,57 +63,42 @@ class RobomimicExporter:
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
         """Write the file."""
+        datasets, table = _datasets(experience), experience.trajectories.columns()
+
+        def begin(piece: Piece) -> PieceWriter:
+            number = piece.trajectory
+            steps = int(table["length"][number])
+            attributes = output.file.create_group(f"data/demo_{number}").attrs
+            attributes[STEPS] = steps
+            for name in RECORDED:
+                attributes[name] = table[name][number]
+            return output.writer(datasets, experience.schema, steps, number)
+
         with created(path) as output:
             output.sign(provenance(experience, self.losses(experience)))
             data = output.file.create_group("data")
-            data.attrs["total"] = int(experience.trajectories.length.sum())
+            data.attrs["total"] = int(table["length"].sum())
             name = str(experience.notes.get("environment", experience.id))
             data.attrs["env_args"] = json.dumps({"env_name": name, "env_type": _GYM, "env_kwargs": {}})
-            write_episodes(experience, lambda piece: _Demo(output, piece.trajectory, experience), progress)
+            write_episodes(experience, begin, progress)
 
 
-class _Demo:
-    def __init__(self, output: Hdf5Output, number: int, experience: Experience) -> None:
-        schema, steps = experience.schema, int(experience.trajectories.length[number])
-        group = output.file.create_group(f"data/demo_{number}")
-        group.attrs[STEPS] = steps
-        self._observations = [
-            (
-                name,
-                arranged := channels_last(schema[name]),
-                output.rows(f"{group.name}/{kind}/{key}", steps, arranged.shape, schema[name].dtype),
-                kind == NEXT,
-            )
+def _datasets(experience: Experience) -> list[Column]:
+    """Return the datasets of a demonstration."""
+    schema, action = experience.schema, _action(experience.schema)
+    demo = "data/demo_{}/"
+    return [
+        *(
+            Column(f"{demo}{kind}/{key}", name, kind == NEXT, channels_last(schema[name]))
             for kind in ((OBS, NEXT) if has_finals(experience) else (OBS,))
             for name, key in _keys(schema).items()
-        ]
-        table = experience.trajectories.columns()
-        for name in RECORDED:
-            group.attrs[name] = table[name][number]
-        columns = {ACTIONS: _action(schema), REWARDS: "reward"}
-        self._extras = [
-            (extra, output.field(f"{group.name}/{extra.path}", steps, schema[extra.name]))
-            for extra in extra_columns(schema, _TAKEN)
-        ]
-        self._columns = [
-            (name, output.rows(f"{group.name}/{column}", steps, schema[name].shape or _row(name), schema[name].dtype))
-            for column, name in columns.items()
-        ]
-        self._dones = output.rows(f"{group.name}/{DONES}", steps, (), np.int64)
-
-    def append(self, piece: Piece) -> None:
-        for name, arranged, rows, is_next in self._observations:
-            rows.append(arranged.arrange(piece.next(name) if is_next else piece.rows(name)))
-        for name, column in self._columns:
-            column.append(piece.rows(name))
-        for extra, column in self._extras:
-            column.append(extra.rows(piece))
-        self._dones.append(piece.rows("terminated"))
-
-
-def _row(name: str) -> tuple[int, ...]:
-    """Return the shape of a number: of a reward none, of an action that of a vector of one."""
-    return () if name == "reward" else (1,)
+        ),
+        # A number is a vector of one.
+        Column(demo + ACTIONS, action, arranged=Arranged(schema[action].shape or (1,), lambda rows: rows)),
+        Column(demo + REWARDS, "reward"),
+        *extra_columns(schema, _TAKEN, "data/demo_{{}}/{}"),
+        Column(demo + DONES, "terminated", dtype="int64"),
+    ]
 
 
 def _keys(schema: Schema) -> dict[str, str]:

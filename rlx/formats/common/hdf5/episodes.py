@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError
-from rlx.formats.common.exporter import Piece, extra_fields
+from rlx.formats.common.exporter import extra_fields
 from rlx.formats.common.fields import (
     NOT_A_ROW_PER_STEP,
     NOT_NUMBERS_OR_TEXT,
@@ -21,6 +21,7 @@ from rlx.formats.common.fields import (
     expecting,
 )
 from rlx.formats.common.hdf5 import file as hdf5_file
+from rlx.formats.common.hdf5.output import Column
 from rlx.formats.common.hdf5.text import TextRows, is_text
 from rlx.formats.common.provenance import SCHEMA
 from rlx.formats.common.rows.episodes import RowEpisode
@@ -237,28 +238,12 @@ def _role(noted: Mapping[str, Any], name: str) -> Role | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class ExtraColumn:
-    """A dataset of a row per step.
-
-    Args:
-        is_after: whether it holds what the field was after each step, of one that has it before each step too.
-    """
-
-    path: str
-    name: str
-    is_after: bool = False
-
-    def rows(self, piece: Piece) -> NDArray[Any]:
-        """Return [n] what a piece adds to it."""
-        return piece.next(self.name) if self.is_after else piece.rows(self.name)
-
-
-def extra_columns(schema: Schema, taken: Collection[str]) -> list[ExtraColumn]:
+def extra_columns(schema: Schema, taken: Collection[str], place: str = "{}") -> list[Column]:
     """Return the columns of the extra fields that a format has room for.
 
     Args:
         taken: names at the root that mean something else in the format.
+        place: path of a column in the file, where ``{}`` stands for its path among the extra ones.
     """
     columns = []
     for name in extra_fields(schema):
@@ -268,13 +253,13 @@ def extra_columns(schema: Schema, taken: Collection[str]) -> list[ExtraColumn]:
         path = _INFOS + name.removeprefix(_INFO) if is_info else name
         if schema[name].role == Role.NEXT and not is_info:
             path = _NEXT + name
-        columns.append(ExtraColumn(path, name))
+        columns.append(Column(place.format(path), name))
         if schema[name].role == Role.OBSERVATION:
-            columns.append(ExtraColumn(_NEXT + path, name, is_after=True))
+            columns.append(Column(place.format(_NEXT + path), name, is_after=True))
     return columns
 
 
-def without_room(schema: Schema, columns: Collection[ExtraColumn]) -> list[str]:
+def without_room(schema: Schema, columns: Collection[Column]) -> list[str]:
     """Return names of the extra fields that have no column."""
     held = {column.name for column in columns}
     return [name for name in extra_fields(schema) if name not in held]

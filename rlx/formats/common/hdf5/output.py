@@ -2,10 +2,11 @@
 
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, TypeAlias
 
 import h5py
 import numpy as np
@@ -13,15 +14,17 @@ from numpy.typing import DTypeLike, NDArray
 
 from rlx.errors import ExportError
 from rlx.formats.common.exporter import Experience, Piece, pieces
+from rlx.formats.common.pictures import Arranged
 from rlx.formats.common.provenance import KEY
 from rlx.progress import Progress
-from rlx.schema import TEXT, Field
+from rlx.schema import TEXT, Schema
 
 _CHUNK_BYTES = 2**16
 # Smaller rows gain little, and every reader is fastest where nothing is compressed.
 _MIN_GZIP_ROW_BYTES = 1024
 _GZIP_LEVEL = 1
 _REFERENCE_BYTES = 16  # to a text, which is elsewhere in the file
+PieceWriter: TypeAlias = Callable[[Piece], None]
 
 
 class Hdf5Output:
@@ -35,9 +38,23 @@ class Hdf5Output:
         """Say whose data these are in an attribute of the file: readers pass over those that they do not know."""
         self.file.attrs[KEY] = json.dumps(said, sort_keys=True)
 
-    def field(self, name: str, count: int, field: Field) -> "RowWriter":
-        """Return a dataset of ``count`` rows of a field; see ``rows``."""
-        return self.rows(name, count, field.shape, field.dtype)
+    def writer(self, columns: Iterable["Column"], schema: Schema, count: int, number: int = 0) -> PieceWriter:
+        """Create datasets of ``count`` rows; return what adds a piece to all of them.
+
+        Args:
+            number: of the episode, which replaces ``{}`` in the paths.
+        """
+        datasets = []
+        for column in columns:
+            field, path = schema[column.name], column.path.format(number)
+            shape = field.shape if column.arranged is None else column.arranged.shape
+            datasets.append((column, self.rows(path, count, shape, column.dtype or field.dtype)))
+
+        def write(piece: Piece) -> None:
+            for column, rows in datasets:
+                rows.append(column.rows(piece))
+
+        return write
 
     def rows(
         self, name: str, count: int, shape: Sequence[int], dtype: DTypeLike, *, growing: bool = False
@@ -84,23 +101,39 @@ class RowWriter:
         self._disk.check()
 
 
-class EpisodeWriter(Protocol):
-    """The datasets of one episode."""
-
-    def append(self, piece: Piece) -> None:
-        """Write its next steps."""
-
-
-def write_episodes(experience: Experience, begin: Callable[[Piece], EpisodeWriter], progress: Progress) -> None:
-    """Write trajectories piece by piece, each by a writer of its own.
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A dataset of a row per step, filled from a field.
 
     Args:
-        begin: makes the writer of a trajectory of which this is the first piece.
+        path: in the file; ``{}`` stands for the number of the episode.
+        is_after: whether it holds what the field was after each step.
+        arranged: how the rows are arranged there, if not as in the field.
+        dtype: of the rows there, if not the field's.
+    """
+
+    path: str
+    name: str
+    is_after: bool = False
+    arranged: Arranged | None = None
+    dtype: str | None = None
+
+    def rows(self, piece: Piece) -> NDArray[Any]:
+        """Return [n] what a piece adds to it."""
+        rows = piece.next(self.name) if self.is_after else piece.rows(self.name)
+        return rows if self.arranged is None else self.arranged.arrange(rows)
+
+
+def write_episodes(experience: Experience, begin: Callable[[Piece], PieceWriter], progress: Progress) -> None:
+    """Write trajectories piece by piece.
+
+    Args:
+        begin: returns what writes the pieces of a trajectory of which this is the first one.
     """
     for piece in pieces(experience.blocks(), experience.schema):
         if piece.start == 0:
-            writer = begin(piece)
-        writer.append(piece)
+            write = begin(piece)
+        write(piece)
         progress.advance("steps", piece.steps)
 
 
