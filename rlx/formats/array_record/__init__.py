@@ -15,10 +15,8 @@ KEYS = {VIDEO: "observation", "actions": "action", "rewards": "reward"}
 FLAGS = ("terminated", "truncated")
 # Of an observation, what it was after the last step; in the last record of a trajectory.
 FINAL = "final/"
-# A dict that rlx adds to each of its records, and its keys.
+# A dict that rlx adds to each of its records; its keys are the fields of ``record.RecordPiece``.
 TRAJECTORY = "rlx"
-NUMBER, START, IS_LAST, EPISODE = "trajectory", "start", "is_last", "episode"
-FROM_RESET, FINAL_RECORDED, CUT = "from_reset", "final_recorded", "cut"
 LAYOUT = (
     "expected ArrayRecord files, *.array_record, whose records are pickled dicts of arrays of T steps: sequence_length "
     "T, raw_video or observation [T, ...], actions [T, ...], rewards [T]"

@@ -6,7 +6,6 @@ Records that rlx wrote say which piece of which trajectory they are.
 """
 
 import math
-import reprlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,27 +17,11 @@ import numpy as np
 from rlx.block import Block, single
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.files.disk import read_object
-from rlx.formats.array_record import (
-    CUT,
-    EPISODE,
-    FINAL,
-    FINAL_RECORDED,
-    FLAGS,
-    FROM_RESET,
-    IS_LAST,
-    KEYS,
-    LAYOUT,
-    LENGTH,
-    METADATA,
-    NUMBER,
-    START,
-    SUFFIX,
-    TRAJECTORY,
-    VIDEO,
-)
+from rlx.formats.array_record import FINAL, FLAGS, KEYS, LAYOUT, LENGTH, METADATA, SUFFIX, TRAJECTORY, VIDEO
 from rlx.formats.array_record.record import (
     Array,
     Record,
+    RecordPiece,
     RecordSteps,
     flags_of,
     length_of,
@@ -114,22 +97,15 @@ class _Trajectory:
     steps: int = 0
     is_open: bool = False
 
-    def follow(self, piece: Mapping[str, Any], record: RecordSteps) -> None:
+    def follow(self, piece: RecordPiece, record: RecordSteps) -> None:
         """Take the next record; raises CorruptShardError unless it continues the trajectory, or begins one."""
-        expected = (self.number, self.steps) if self.is_open else (piece.get(NUMBER), 0)
-        if (piece.get(NUMBER), piece.get(START)) != expected or type(piece.get(NUMBER)) is not int:
-            number, found = map(reprlib.repr, (expected[0], piece))
+        number, step = (self.number, self.steps) if self.is_open else (piece.trajectory, 0)
+        if (piece.trajectory, piece.start) != (number, step):
             raise CorruptShardError(
-                f"{record.place}: {TRAJECTORY}: expected step {expected[1]} of trajectory {number}, found {found}"
+                f"{record.place}: {TRAJECTORY}: expected step {step} of trajectory {number}, "
+                f"found {piece.start} of {piece.trajectory}"
             )
-        if type(piece.get(EPISODE)) is not int or not all(
-            type(piece.get(name)) is bool for name in (IS_LAST, FROM_RESET, FINAL_RECORDED, CUT)
-        ):
-            raise CorruptShardError(
-                f"{record.place}: {TRAJECTORY}: expected {EPISODE} and flags, found {reprlib.repr(piece)}"[:300]
-            )
-        self.number, self.is_open = piece[NUMBER], not piece[IS_LAST]
-        self.steps = self.steps + record.count if piece[START] else record.count
+        self.number, self.is_open, self.steps = piece.trajectory, not piece.is_last, step + record.count
 
 
 def _pieces(steps: RecordSteps, number: int, schema: Schema, dropped: Counter[str]) -> Iterator[Block]:
@@ -158,15 +134,15 @@ class _From:
         raise NotImplementedError
 
 
-def _blocks(steps: RecordSteps, piece: Mapping[str, Any]) -> Iterator[Block]:
+def _blocks(steps: RecordSteps, piece: RecordPiece) -> Iterator[Block]:
     """Yield the steps of a record that rlx wrote: a piece of a trajectory."""
     size = block_steps(steps.schema)
     for name, flags in steps.flags.items():
-        if flags[: steps.count - piece[IS_LAST]].any():
+        if flags[: steps.count - piece.is_last].any():
             raise CorruptShardError(f"{steps.place}: {name}: expected it at the last step of a trajectory only")
     for start in range(0, steps.count, size):
         stop = min(start + size, steps.count)
-        is_last = stop == steps.count and piece[IS_LAST]
+        is_last = stop == steps.count and piece.is_last
         data: dict[str, Array] = {}
         for name, field in steps.schema.fields.items():
             if name in FLAGS:
@@ -174,15 +150,15 @@ def _blocks(steps: RecordSteps, piece: Mapping[str, Any]) -> Iterator[Block]:
                 continue
             data[name] = steps.rows(name, start, stop)
             if field.role == Role.OBSERVATION and is_last:
-                final = steps.after(name, stop - 1) if piece[FINAL_RECORDED] else field.zeros(1)
+                final = steps.after(name, stop - 1) if piece.final_recorded else field.zeros(1)
                 data[name] = np.concatenate([data[name], final])
-        cut = is_last and not data["terminated"][-1] and (piece[CUT] or not data["truncated"][-1])
+        cut = is_last and not data["terminated"][-1] and (piece.cut or not data["truncated"][-1])
         data["truncated"][-1] |= cut
         yield single(
             data,
-            episode=piece[EPISODE],
-            from_reset=piece[FROM_RESET],
-            final_recorded=piece[FINAL_RECORDED] or not is_last,
+            episode=piece.episode,
+            from_reset=piece.from_reset,
+            final_recorded=piece.final_recorded or not is_last,
             is_open=not is_last,
             cut=cut,
         )

@@ -9,9 +9,9 @@ import math
 import re
 import reprlib  # shared parts make some texts of repr endless
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pickletools import genops
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -235,6 +235,35 @@ Record = Mapping[str, Any]
 Array = NDArray[Any]
 
 
+@dataclass(frozen=True, slots=True)
+class RecordPiece:
+    """Which piece of which trajectory a record of rlx holds.
+
+    Args:
+        start: steps of the trajectory in the records before.
+        cut: whether the recording of the trajectory was cut.
+    """
+
+    trajectory: int
+    start: int
+    is_last: bool
+    episode: int
+    from_reset: bool
+    final_recorded: bool
+    cut: bool
+
+    @classmethod
+    def read(cls, said: Mapping[str, Any], place: str) -> Self:
+        """Return what a record says; raises CorruptShardError if anything is missing or of another type."""
+        values: dict[str, Any] = {field.name: said.get(field.name) for field in fields(cls)}
+        if any(type(values[field.name]) is not field.type for field in fields(cls)):
+            raise CorruptShardError(
+                f"{place}: {TRAJECTORY}: expected whole numbers and flags, {', '.join(values)}, "
+                f"found {reprlib.repr(said)}"[:400]
+            )
+        return cls(**values)
+
+
 class RecordSteps:
     """The steps of one record.
 
@@ -252,7 +281,7 @@ class RecordSteps:
         self.schema = schema
         self.count = length_of(record, place)
         piece = record.get(TRAJECTORY)
-        self.piece: Mapping[str, Any] | None = piece if isinstance(piece, dict) else None
+        self.piece = RecordPiece.read(piece, place) if isinstance(piece, dict) else None
         self._keys = keys
         self._record = record
         self.flags = {name: flags_of(record.get(name), self.count, f"{place}: {name}") for name in FLAGS}

@@ -5,28 +5,14 @@ import os
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rlx.formats.array_record import (
-    CUT,
-    EPISODE,
-    FILE,
-    FINAL,
-    FINAL_RECORDED,
-    FLAGS,
-    FROM_RESET,
-    IS_LAST,
-    KEYS,
-    LENGTH,
-    NUMBER,
-    START,
-    SUFFIX,
-    TRAJECTORY,
-    VIDEO,
-)
+from rlx.formats.array_record import FILE, FINAL, FLAGS, KEYS, LENGTH, SUFFIX, TRAJECTORY, VIDEO
+from rlx.formats.array_record.record import RecordPiece
 from rlx.formats.common.exporter import Experience, Piece, small_pieces
 from rlx.formats.common.provenance import FILE_NAME, save_provenance
 from rlx.formats.common.record_files import array_record
@@ -124,18 +110,10 @@ def _record(piece: Piece, schema: Schema, keys: dict[str, str], *, cut: bool) ->
         if schema[name].role == Role.OBSERVATION and piece.is_last:
             record[FINAL + name] = _plain(np.ascontiguousarray(piece.data[name][-1:]))
     record |= {name: np.ascontiguousarray(piece.rows(name)) for name in FLAGS}
-    return {
-        **record,
-        TRAJECTORY: {
-            NUMBER: piece.trajectory,
-            START: piece.start,
-            IS_LAST: piece.is_last,
-            EPISODE: piece.episode,
-            FROM_RESET: piece.from_reset,
-            FINAL_RECORDED: piece.final_recorded,
-            CUT: cut,
-        },
-    }
+    place = RecordPiece(
+        piece.trajectory, piece.start, piece.is_last, piece.episode, piece.from_reset, piece.final_recorded, cut
+    )
+    return {**record, TRAJECTORY: asdict(place)}
 
 
 def _plain(rows: Any) -> Any:
