@@ -15,16 +15,15 @@ from rlx.formats.common.exporter import Experience, Piece, common_losses, left_o
 from rlx.formats.common.fields import missing_field
 from rlx.formats.common.pictures import Arranged, as_pictures, encode
 from rlx.formats.common.provenance import FILE_NAME, save_provenance
-from rlx.formats.common.rows.ted_fields import CUT, EPISODE, FROM_RESET, TRAJECTORY, ted_paths
 from rlx.formats.common.rows.ted_fields import INDEX as STEP_INDEX
+from rlx.formats.common.rows.ted_fields import LOCATIONS, locations, ted_paths
 from rlx.formats.mds.layout import INDEX, SHARD, VERSION, Encoding, encoding_of
 from rlx.progress import Progress
 from rlx.schema import Field, Role, Schema
 
 _SHARD_BYTES = 2**26  # the default of streaming's own writer
 _SHARD_SAMPLES = 50_000
-_NUMBER, _FLAG = Field("int64", (), Role.STEP), Field("bool", (), Role.STEP)
-_LOCATIONS = {STEP_INDEX: _NUMBER, TRAJECTORY: _NUMBER, EPISODE: _NUMBER, FROM_RESET: _FLAG, CUT: _FLAG}
+_LOCATIONS = {STEP_INDEX: Field("int64", (), Role.STEP), **LOCATIONS}
 _NUMBER_BYTES = struct.Struct("<I")
 
 
@@ -124,23 +123,16 @@ class OpenShard:
 
 
 def _samples(experience: Experience, columns: Mapping[str, Encoding]) -> Iterator[tuple[Piece, Iterator[bytes]]]:
-    index, cut = 0, experience.trajectories.cut
+    index = 0
     for piece in small_pieces(experience.blocks(), experience.schema):
-        yield piece, _encoded(experience.schema, piece, columns, index, cut=bool(cut[piece.trajectory]))
+        yield piece, _encoded(experience, piece, columns, index)
         index += piece.steps
 
 
-def _encoded(
-    schema: Schema, piece: Piece, columns: Mapping[str, Encoding], index: int, *, cut: bool
-) -> Iterator[bytes]:
-    count = piece.steps
-    values: dict[str, Iterator[bytes]] = {
-        STEP_INDEX: _bytes(np.arange(index, index + count)),
-        TRAJECTORY: _bytes(np.full(count, piece.trajectory)),
-        EPISODE: _bytes(np.full(count, piece.episode)),
-        FROM_RESET: _bytes(np.full(count, piece.from_reset)),
-        CUT: _bytes(np.full(count, cut)),
-    }
+def _encoded(experience: Experience, piece: Piece, columns: Mapping[str, Encoding], index: int) -> Iterator[bytes]:
+    schema, places = experience.schema, locations(experience, piece)
+    values = {path: _bytes(rows) for path, rows in places.items()}
+    values[STEP_INDEX] = _bytes(np.arange(index, index + piece.steps))
     for name, path in ted_paths(schema).items():
         if path in columns:
             values[path] = _bytes(piece.rows(name), _picture(schema[name]))

@@ -12,7 +12,7 @@ from rlx.formats.common.exporter import Experience, check_values
 from rlx.formats.common.parquet_file import is_parquet
 from rlx.formats.common.pictures import Arranged, as_pictures
 from rlx.formats.common.provenance import KEY, provenance
-from rlx.formats.common.rows.ted_fields import LOCATIONS, step_batches, ted_paths
+from rlx.formats.common.rows.ted_fields import INDEX, LOCATIONS, step_batches, ted_paths
 from rlx.progress import Progress
 from rlx.schema import Role, Schema
 from rlx.store.foreign_types import arrow_file, from_rows, pyarrow, write_tables
@@ -74,7 +74,7 @@ class ParquetDatasetExporter:
 
     def _encoding(self, schema: Schema) -> Mapping[str, Any]:
         small = [name for name, field in schema.fields.items() if field.row_bytes <= _MAX_INDEXED_ROW_BYTES]
-        indexed = [*LOCATIONS, *(ted_paths(schema)[name] for name in small)]
+        indexed = [INDEX, *LOCATIONS, *(ted_paths(schema)[name] for name in small)]
         return {"use_dictionary": indexed, "write_statistics": indexed}
 
 

@@ -14,7 +14,7 @@ from rlx.files.disk import check_case
 from rlx.formats.common.batches import tree
 from rlx.formats.common.exporter import Experience, Piece, common_losses, pieces
 from rlx.formats.common.provenance import save_provenance
-from rlx.formats.common.rows.ted_fields import CUT, EPISODE, FROM_RESET, TRAJECTORY, ted_paths
+from rlx.formats.common.rows.ted_fields import LOCATIONS, locations, ted_paths
 from rlx.formats.torchrl.leaves import METADATA, SUFFIX, TEXT_CLASSES
 from rlx.progress import Progress
 from rlx.schema import SCALAR_COLUMNS, Field, Role, Schema
@@ -22,7 +22,6 @@ from rlx.schema import SCALAR_COLUMNS, Field, Role, Schema
 _CLASS = "<class 'tensordict._td.TensorDict'>"
 _FLAGS = ("done", "terminated", "truncated")
 _FLAG = Field("bool", (1,), Role.NEXT)
-_NUMBER, _CLAIM = Field("int64", (), Role.STEP), Field("bool", (), Role.STEP)
 _STACK = {
     "_type": f"<class 'tensordict.tensorclass.{TEXT_CLASSES[0]}'>",
     "_format_version": 1,
@@ -101,7 +100,7 @@ def _leaves(schema: Schema) -> dict[str, Field]:
     leaves = {path: _leaf(schema[name], name) for name, path in ted_paths(schema).items()}
     leaves |= {f"next/{name}": schema[name] for name in schema.names(Role.OBSERVATION)}
     leaves |= dict.fromkeys(_FLAGS, _FLAG) | {"next/done": _FLAG}
-    return leaves | {TRAJECTORY: _NUMBER, EPISODE: _NUMBER, FROM_RESET: _CLAIM, CUT: _CLAIM}
+    return {**leaves, **LOCATIONS}
 
 
 def _leaf(field: Field, name: str) -> Field:
@@ -109,7 +108,7 @@ def _leaf(field: Field, name: str) -> Field:
 
 
 def _rows(experience: Experience, piece: Piece) -> Iterator[tuple[str, NDArray[Any]]]:
-    schema, table = experience.schema, experience.trajectories
+    schema = experience.schema
     for name, path in ted_paths(schema).items():
         yield path, piece.rows(name)
     for name in schema.names(Role.OBSERVATION):
@@ -117,10 +116,7 @@ def _rows(experience: Experience, piece: Piece) -> Iterator[tuple[str, NDArray[A
     never = np.zeros(piece.steps, bool)
     yield from ((name, never) for name in _FLAGS)
     yield "next/done", np.logical_or(piece.data["terminated"], piece.data["truncated"])
-    yield TRAJECTORY, np.full(piece.steps, piece.trajectory)
-    yield EPISODE, np.full(piece.steps, piece.episode)
-    yield FROM_RESET, never | piece.from_reset
-    yield CUT, never | table.cut[piece.trajectory]
+    yield from locations(experience, piece).items()
 
 
 def _save_metadata(directory: Path, node: Mapping[str, Any], steps: int) -> None:

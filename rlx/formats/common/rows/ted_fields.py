@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -37,8 +38,11 @@ SCANNED = (TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET, CUT, MA
 _DERIVED = frozenset({"index", "done", "terminated", "truncated", *SCANNED})
 _SINGLE: RowType = ("bool", ())
 _TORN = "does not continue from step to step"
-# The columns beside those of the fields.
-LOCATIONS = (INDEX, TRAJECTORY, EPISODE, FROM_RESET, CUT)
+_NUMBER, _FLAG = Field("int64", (), Role.STEP), Field("bool", (), Role.STEP)
+# Columns beside those of the fields: which trajectory and episode a step is of, and how that was recorded.
+LOCATIONS: Mapping[str, Field] = MappingProxyType(
+    {TRAJECTORY: _NUMBER, EPISODE: _NUMBER, FROM_RESET: _FLAG, CUT: _FLAG}
+)
 
 
 def ted_paths(schema: Schema) -> dict[str, str]:
@@ -210,15 +214,22 @@ def _role(path: str, name: str, *, is_seen: bool) -> Role:
     return Role.OBSERVATION if is_seen or name.split("/")[0] == "observation" else Role.STEP
 
 
+def locations(experience: Experience, piece: Piece) -> dict[str, NDArray[Any]]:
+    """Return [n] the columns ``LOCATIONS`` of the steps of a piece."""
+    cut = bool(experience.trajectories.cut[piece.trajectory])
+    values = (piece.trajectory, piece.episode, piece.from_reset, cut)
+    return {path: np.full(piece.steps, value) for path, value in zip(LOCATIONS, values, strict=True)}
+
+
 def step_batches(experience: Experience, pictures: Mapping[str, Arranged] | None = None) -> Iterator[tuple[Any, Piece]]:
     """Yield a record batch of each piece of a trajectory, of at most a MiB of steps, and the piece.
 
     Args:
         pictures: the observations that become files of pictures, in a struct of ``bytes`` and ``path``, by name.
     """
-    index, cut = 0, experience.trajectories.cut
+    index = 0
     for piece in small_pieces(experience.blocks(), experience.schema):
-        yield _batch(experience, piece, index, pictures or {}, cut=bool(cut[piece.trajectory])), piece
+        yield _batch(experience, piece, index, pictures or {}), piece
         index += piece.steps
 
 
@@ -228,7 +239,7 @@ def picture_type() -> Any:
     return arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
 
 
-def _batch(experience: Experience, piece: Piece, index: int, pictures: Mapping[str, Arranged], *, cut: bool) -> Any:
+def _batch(experience: Experience, piece: Piece, index: int, pictures: Mapping[str, Arranged]) -> Any:
     arrow, _ = pyarrow()
     schema, count = experience.schema, piece.steps
     columns = {path: _column(piece.rows(name), pictures.get(name)) for name, path in ted_paths(schema).items()}
@@ -238,14 +249,8 @@ def _batch(experience: Experience, piece: Piece, index: int, pictures: Mapping[s
         kind = picture_type() if name in pictures else arrow_type(field.dtype, field.shape)
         nulls = arrow.nulls(count - len(recorded), kind)
         columns[f"next/{name}"] = arrow.concat_arrays([nulls, _column(recorded, pictures.get(name))])
-    constants: dict[str, int | bool] = {
-        TRAJECTORY: piece.trajectory,
-        EPISODE: piece.episode,
-        FROM_RESET: piece.from_reset,
-        CUT: cut,
-    }
     columns[INDEX] = from_rows(np.arange(index, index + count))
-    columns |= {path: from_rows(np.full(count, value)) for path, value in constants.items()}
+    columns |= {path: from_rows(rows) for path, rows in locations(experience, piece).items()}
     return arrow.RecordBatch.from_pydict(columns)
 
 
