@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.files.disk import check_readable
-from rlx.formats.common.source import begins_with
+from rlx.formats.common.source import begins_with, damage
 from rlx.store.foreign_types import arrow_file, pyarrow
 
 _BUFFER_BYTES = 2**18
@@ -94,14 +94,10 @@ def _text_columns(schema: Any) -> list[str]:
     return [column.name for column in columns if column.path == column.name and column.logical_type.type == "STRING"]
 
 
-@contextmanager
-def translated(path: Path) -> Iterator[None]:
+def translated(path: Path) -> AbstractContextManager[None]:
     """Make what pyarrow raises where a file is damaged an error that names it."""
     arrow, _ = pyarrow()
-    try:
-        yield
-    except (arrow.ArrowException, OSError, ValueError, LookupError) as exc:
-        raise CorruptShardError(f"{path} is damaged: {str(exc).splitlines()[0][:200]}") from exc
+    return damage(path, arrow.ArrowException, OSError, ValueError, LookupError)
 
 
 class ParquetParts:

@@ -22,7 +22,7 @@ from isal import igzip, isal_zlib
 
 from rlx.errors import CorruptShardError, SourceNotFoundError, imported
 from rlx.files.disk import check_readable
-from rlx.formats.common.source import begins_with
+from rlx.formats.common.source import begins_with, damage
 
 # Half a million frames' worth: twenty times the longest episode of the layouts that come as TFRecord.
 MAX_RECORD_BYTES = 1 << 29
@@ -32,6 +32,7 @@ _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 _GZIP_MAGIC = b"\x1f\x8b"
 _GUNZIP_ERRORS = (EOFError, gzip.BadGzipFile, cast(type[Exception], isal_zlib.error))
+_ARRAY_RECORD_ERRORS = (RuntimeError, ValueError, IndexError)
 # Random access, without threads that read ahead.
 _OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 _SIGNATURE = bytes.fromhex("83af70d10d884a3f0000000000000000400000000000000091bac23c9287e1a9")
@@ -156,7 +157,7 @@ class RecordFile:
 
     def read(self, number: int) -> bytes:
         """Return a record."""
-        with _translated(self.path):
+        with damage(self.path, *_ARRAY_RECORD_ERRORS):
             (record,) = self._reader.read([number])
         return bytes(record)
 
@@ -167,7 +168,7 @@ def opened(path: Path) -> Iterator[RecordFile]:
     check_readable(path)
     module = array_record()
     _check_claims(path)
-    with _translated(path):
+    with damage(path, *_ARRAY_RECORD_ERRORS):
         reader = module.ArrayRecordReader(os.fsencode(path), _OPTIONS)
         if not reader.num_records():
             reader.close()  # raises what is wrong with the index of its records
@@ -224,12 +225,3 @@ def _boundary(position: int) -> int:
     """Return the first place at or after a position where a chunk may end."""
     left = _BLOCK_BYTES - 1 - (position + _BLOCK_BYTES - 1) % _BLOCK_BYTES
     return position + max(0, left - (_USABLE_BYTES - 1))
-
-
-@contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (RuntimeError, ValueError, IndexError) as exc:
-        reason = str(exc).partition("\n")[0][:200]
-        raise CorruptShardError(f"{path} is damaged: {reason or 'it cannot be read'}") from exc

@@ -8,11 +8,13 @@ has NaN where numbers must be finite.
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from rlx.block import Block
+from rlx.errors import CorruptShardError
 from rlx.schema import Schema
 from rlx.store.dictionary import Beginning
 
@@ -25,6 +27,16 @@ _ID = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 class MalformedError(ValueError):
     """Bytes are not what they should be; whoever knows their file raises CorruptShardError with these words."""
+
+
+@contextmanager
+def damage(place: object, *failures: type[Exception]) -> Iterator[None]:
+    """Make what a library raises where a file is damaged an error that names the file."""
+    try:
+        yield
+    except failures as exc:
+        reason = str(exc).partition("\n")[0][:200] or type(exc).__name__
+        raise CorruptShardError(f"{place} is damaged: {reason}") from exc
 
 
 class Described(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError, imported
 from rlx.files.disk import check_readable
+from rlx.formats.common.source import damage
 
 _HEADER, _LONG, _SIZES = struct.Struct(">I4s"), struct.Struct(">Q"), struct.Struct(">4xII")
 # Boxes that only have boxes in them, down to the table of a track's samples.
@@ -225,14 +226,8 @@ class Video:
                     raise CorruptShardError(f"{self.path} is damaged: a frame cannot be decoded")
                 yield frame.time, frame
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except SourceError:
-            raise
-        except (self._av.FFmpegError, ValueError, OverflowError, MemoryError) as exc:
-            raise CorruptShardError(f"{self.path} is damaged: {str(exc).splitlines()[0][:200]}") from exc
+    def _translated(self) -> AbstractContextManager[None]:
+        return damage(self.path, self._av.FFmpegError, ValueError, OverflowError, MemoryError)
 
 
 def _tolerance(time: float) -> float:

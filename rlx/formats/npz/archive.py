@@ -17,7 +17,7 @@ from rlx.formats.common.fields import RowType
 from rlx.formats.common.npy import NpyStream
 from rlx.formats.common.provenance import read_notes
 from rlx.formats.common.rows.episodes import Batch
-from rlx.formats.common.source import MalformedError
+from rlx.formats.common.source import MalformedError, damage
 
 SUFFIX = ".npy"
 GROUP = "trajectories/"
@@ -68,7 +68,7 @@ class Archive:
         info = self._infos[name]
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise self.wrong(name, "an array that is stored or deflated", f"compression {info.compress_type}")
-        with _translated(f"{self.path}: {name}"):
+        with damage(f"{self.path}: {name}", *_FAILURES):
             file = self._archive.open(info)
         return NpyStream(f"{self.path}: {name}", file, self._bytes, text=True)
 
@@ -105,15 +105,7 @@ class Archive:
 def opened(path: Path) -> Iterator[Archive]:
     """Yield the open archive."""
     check_readable(path)
-    with _translated(str(path)):
+    with damage(str(path), *_FAILURES):
         archive = zipfile.ZipFile(path)
     with archive:
         yield Archive(path, archive)
-
-
-@contextmanager
-def _translated(place: str) -> Iterator[None]:
-    try:
-        yield
-    except _FAILURES as exc:
-        raise CorruptShardError(f"{place} is damaged: {exc}") from exc

@@ -74,12 +74,10 @@ def dataset(parent: h5py.Group, name: str) -> h5py.Dataset:
     found = _member(parent, name)
     if not isinstance(found, h5py.Dataset):
         raise CorruptShardError(f"{_place(parent, name)}: expected a dataset, found a group")
-    try:
+    with _translated(parent, name):
         elsewhere = found.is_virtual or found.external
         size, stored, _ = found.size, found.id.get_storage_size(), found.dtype  # some types cannot be read
         chunks, held = (_chunks(found), found.id.get_num_chunks()) if _is_large(found) else (0, 0)
-    except _FAILURES as exc:
-        raise _damaged(_place(parent, name), exc) from exc
     if elsewhere:
         raise CorruptShardError(f"{_place(parent, name)}: its values are in another file")
     # A file of a kilobyte may declare an array of any size that it holds nothing of.
@@ -106,10 +104,8 @@ def leaves(parent: h5py.Group, name: str, depth: int = 0) -> list[str]:
         raise CorruptShardError(f"{_place(parent, name)}: expected groups at most {_MAX_DEPTH} deep")
     if isinstance(found, h5py.Dataset):
         return [name]
-    try:
+    with _translated(parent, name):
         children = sorted(found)
-    except _FAILURES as exc:
-        raise _damaged(_place(parent, name), exc) from exc
     return [f"{name}/{leaf}" for child in children for leaf in leaves(found, child, depth + 1)]
 
 
@@ -125,34 +121,26 @@ def read(source: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
 
 def attribute(parent: h5py.Group, name: str) -> int:
     """Return a whole number that a group is marked with."""
-    try:
+    with _translated(parent, f"{name} (an attribute)"):
         return int(np.asarray(parent.attrs[name]).item())
-    except _FAILURES as exc:
-        raise _damaged(f"{_place(parent, name)} (an attribute)", exc) from exc
 
 
 def has(parent: h5py.Group, name: str) -> bool:
     """Return whether there is a group or a dataset of this name, or a link, which is not followed."""
-    try:
+    with _translated(parent, name):
         return parent.get(name, getlink=True) is not None
-    except _FAILURES as exc:
-        raise _damaged(_place(parent, name), exc) from exc
 
 
 def is_link(parent: h5py.Group, name: str) -> bool:
     """Return whether a name leads to another file, or to another place in this one."""
-    try:
+    with _translated(parent, name):
         return not isinstance(parent.get(name, getlink=True), h5py.HardLink)
-    except _FAILURES as exc:
-        raise _damaged(_place(parent, name), exc) from exc
 
 
 def names(parent: h5py.Group) -> list[str]:
     """Return names of all groups and datasets in a group, sorted."""
-    try:
+    with _translated(parent, ""):
         return sorted(parent)
-    except _FAILURES as exc:
-        raise _damaged(_place(parent, ""), exc) from exc
 
 
 def numbers(parent: h5py.Group, name: str, *, rows: int | None = None) -> h5py.Dataset:
@@ -208,17 +196,15 @@ def notes(file: h5py.File) -> Mapping[str, Any]:
 
 def marks(parent: h5py.Group) -> list[str]:
     """Return names of all that a group is marked with, sorted."""
-    try:
+    with _translated(parent, "(its attributes)"):
         return sorted(parent.attrs)
-    except _FAILURES as exc:
-        raise _damaged(_place(parent, "(its attributes)"), exc) from exc
 
 
 def mark(parent: h5py.Group, name: str) -> Any:
     """Return the attribute of a group with this name; None if absent."""
     from rlx.formats.common.hdf5.text import text_mark  # noqa: PLC0415  (which reads with this module)
 
-    try:
+    with _translated(parent, f"{name} (an attribute)"):
         if name not in parent.attrs:
             return None
         kind = parent.attrs.get_id(name).dtype
@@ -228,14 +214,12 @@ def mark(parent: h5py.Group, name: str) -> Any:
             if (found := text_mark(parent, name)) is not None:
                 return found
         return parent.attrs[name]
-    except _FAILURES as exc:
-        raise _damaged(f"{_place(parent, name)} (an attribute)", exc) from exc
 
 
 def _member(parent: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
     """Return the member at a path, every part of which must be a plain link: any other may lead out of the file."""
     found: Any = parent
-    try:
+    with _translated(parent, name):
         for part in name.split("/"):
             link = found.get(part, getlink=True)
             if link is None:
@@ -243,13 +227,19 @@ def _member(parent: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
             if not isinstance(link, h5py.HardLink):
                 raise CorruptShardError(f"{_place(parent, name)}: leads to another file, or another place in this one")
             found = found[part]
-    except _FAILURES as exc:
-        raise _damaged(_place(parent, name), exc) from exc
     return found
 
 
 def _place(parent: h5py.Group, name: str) -> str:
     return f"{parent.file.filename}: {str(parent.name).rstrip('/')}/{name}"
+
+
+@contextmanager
+def _translated(parent: h5py.Group, name: str) -> Iterator[None]:
+    try:
+        yield
+    except _FAILURES as exc:
+        raise _damaged(_place(parent, name), exc) from exc
 
 
 def _damaged(where: str, cause: Exception) -> CorruptShardError:
