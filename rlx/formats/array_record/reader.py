@@ -38,7 +38,7 @@ from rlx.formats.common.fields import (
     not_taken_note,
     with_flags,
 )
-from rlx.formats.common.provenance import SCHEMA, read_notes_beside
+from rlx.formats.common.provenance import noted_fields, read_notes_beside
 from rlx.formats.common.record_files import RecordFile, is_array_record, opened
 from rlx.formats.common.rows.episodes import STEPS_WITHOUT_OUTCOME, RowEpisode
 from rlx.formats.common.source import MalformedError, block_steps, id_of
@@ -233,10 +233,9 @@ def _frame(
     size, rest = divmod(len(video) if isinstance(video, bytes) else 0, count)
     if rest or not size:
         raise CorruptShardError(f"{place}: {VIDEO}: expected bytes of {count:,} frames, found {shown(video)}")
-    noted = notes.get(SCHEMA, {}).get("observation")
-    shape = tuple(noted["shape"]) if isinstance(noted, dict) and isinstance(noted.get("shape"), list) else ()
-    if shape and all(type(number) is int and number > 0 for number in shape) and math.prod(shape) == size:
-        return shape
+    noted = noted_fields(notes).get("observation")
+    if noted is not None and noted.shape and math.prod(noted.shape) == size:
+        return noted.shape
     height, width, channels = given
     for depth in (channels,) if channels else (1, _COLOURS):
         pixels = size // depth
@@ -253,7 +252,7 @@ def _frame(
 def _fields(
     record: Record, frame: tuple[int, ...] | None, notes: Mapping[str, Any], place: str
 ) -> tuple[dict[str, Field], ExtraFields]:
-    count, noted = length_of(record, place), notes.get(SCHEMA, {})
+    count, noted = length_of(record, place), noted_fields(notes)
     extras = ExtraFields(FLAGS)
     for key, value in record.items():
         if key in (LENGTH, TRAJECTORY, *FLAGS) or (key.startswith(FINAL) and _name(key.removeprefix(FINAL)) in noted):
@@ -265,7 +264,8 @@ def _fields(
         elif kind is None:
             extras.leave(key, NOT_A_ROW_PER_STEP)
         else:
-            extras.add(key, name, kind, _role(name, noted))
+            role = noted[name].role if name in noted else _ROLES.get(name.split("/")[0], Role.STEP)
+            extras.add(key, name, kind, role)
     return dict(extras.fields), extras
 
 
@@ -273,24 +273,16 @@ def _name(key: str) -> str:
     return KEYS.get(key, key)
 
 
-def _kind(value: Any, count: int, name: str, noted: Mapping[str, Any]) -> RowType | None:
+def _kind(value: Any, count: int, name: str, noted: Mapping[str, Field]) -> RowType | None:
     """Return dtype and shape of the rows of a value; None where it has no row per step of numbers or text."""
     if isinstance(value, np.ndarray) and value.shape[:1] == (count,):
         shape = value.shape[1:]
         return value.dtype.name, () if name == "reward" and shape == (1,) else shape
     if isinstance(value, list):
-        described = noted.get(name)
-        shape = tuple(described["shape"]) if isinstance(described, dict) and described.get("dtype") == TEXT else ()
-        if all(type(size) is int and size >= 0 for size in shape) and text_rows(value, count, shape) is not None:
+        shape = noted[name].shape if name in noted and noted[name].is_text else ()
+        if text_rows(value, count, shape) is not None:
             return TEXT, shape
     return None
-
-
-def _role(name: str, noted: Mapping[str, Any]) -> Role:
-    try:
-        return Role(noted[name]["role"])
-    except (KeyError, TypeError, ValueError):
-        return _ROLES.get(name.split("/")[0], Role.STEP)
 
 
 def _without_outcome(root: Path, names: Sequence[str], records: int, *, has_ends: bool) -> int:

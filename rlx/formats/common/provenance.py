@@ -6,6 +6,7 @@ Reading trusts the notes no more than any other part of a file.
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -93,6 +94,19 @@ def read_notes_beside(directory: Path) -> Mapping[str, Any]:
         return {}
 
 
+def noted_fields(notes: Mapping[str, Any]) -> dict[str, Field]:
+    """Return the fields that rlx put into a file, by name, as far as their descriptions are understood.
+
+    Args:
+        notes: what ``read_notes`` gives.
+    """
+    found = {}
+    for name, described in notes.get(SCHEMA, {}).items():
+        with suppress(RlxError, LookupError, TypeError, ValueError, AttributeError):
+            found[name] = Field.from_json(described)
+    return found
+
+
 def noted_names(
     notes: Mapping[str, Any], place: Callable[[str], str]
 ) -> Mapping[tuple[str, str, tuple[int, ...]], tuple[str, Role]]:
@@ -112,11 +126,7 @@ def noted_names(
         {('params.loc', 'float32', (2,)): ('params/loc', <Role.STEP: 'step'>)}
     """
     found = {}
-    for name, described in notes.get(SCHEMA, {}).items():
-        try:
-            field = Field.from_json(described)
-        except (RlxError, KeyError, TypeError, ValueError):
-            continue
+    for name, field in noted_fields(notes).items():
         role = Role.STEP if field.role == Role.OBSERVATION else field.role
         found[place(name), field.dtype, field.shape] = (name, role)
     return found
@@ -165,17 +175,11 @@ def with_spaces(run: LocalRun) -> LocalRun:
     """Return the run with the spaces that its file notes, for fields unchanged since it was written."""
     if SCHEMA not in run.notes:
         return run
-    noted = run.notes[SCHEMA]
-    fields = {name: _with_space(run.schema[name], noted.get(name)) for name in run.schema}
+    noted = noted_fields(run.notes)
+    fields = {name: _with_space(field, noted.get(name, field)) for name, field in run.schema.fields.items()}
     return SpacedRun(run, Schema(fields), {name: note for name, note in run.notes.items() if name != SCHEMA})
 
 
-def _with_space(field: Field, noted: Any) -> Field:
+def _with_space(field: Field, noted: Field) -> Field:
     """Return the field with the noted space, if it has none and the note is of a field like it."""
-    if field.space is not None:
-        return field
-    try:
-        spaced = Field.from_json(noted)
-    except (RlxError, LookupError, TypeError, ValueError, AttributeError):
-        return field
-    return spaced if replace(spaced, space=None) == field else field
+    return noted if replace(noted, space=None) == field else field

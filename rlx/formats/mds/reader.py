@@ -18,7 +18,7 @@ from rlx.files.disk import check_readable, read_object
 from rlx.files.location import checked_name
 from rlx.formats.common.fields import RowType, expecting
 from rlx.formats.common.pictures import lossy_encoding
-from rlx.formats.common.provenance import SCHEMA, read_notes_beside
+from rlx.formats.common.provenance import noted_fields, read_notes_beside
 from rlx.formats.common.rows.episodes import Batch
 from rlx.formats.common.rows.table import COLUMN_PATHS, Table, TablePlace, TableRun, open_table
 from rlx.formats.common.source import MalformedError
@@ -199,8 +199,7 @@ def open_mds(path: Path, **columns: str) -> TableRun:
     shards, encodings = _index(path)
     named = {column: COLUMN_PATHS[option] for option, column in columns.items()}
     notes = {**read_notes_beside(path), "format": "MDS"}
-    noted = notes.get(SCHEMA, {}).items()
-    flags = {name for name, field in noted if isinstance(field, dict) and field.get("dtype") == "bool"}
+    flags = {name for name, field in noted_fields(notes).items() if field.dtype == "bool"}
     opened = partial(_opened, path, shards, encodings, named, frozenset({*flags, *(f"next/{name}" for name in flags)}))
     place = TablePlace(path, path, (INDEX, *(shard.name for shard in shards)), opened, LAYOUT)
     return open_table(place, notes)

@@ -16,6 +16,7 @@ from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFie
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.text import TextRows, is_text
 from rlx.formats.common.pictures import decode_picture
+from rlx.formats.common.provenance import noted_fields, read_notes
 from rlx.formats.common.source import MalformedError
 from rlx.formats.minari.layout import ATTRIBUTES, CUT, GROUPS, INFOS, STEPS, Space, describe, is_image, leaf_space
 from rlx.schema import TEXT, Field, Role, Schema
@@ -135,10 +136,10 @@ def _own_fields(noted: Any) -> dict[str, tuple[str, Role]]:
     """Return name and role of the fields of rlx's own by the paths of infos that they were written to."""
     try:
         named = {str(path): str(name) for path, name in noted["infos"].items()}
-        roles = {name: Role(noted["schema"][name]["role"]) for name in named.values()}
-    except (TypeError, KeyError, ValueError, AttributeError):
+    except (TypeError, KeyError, AttributeError):
         return {}
-    return {path: (name, roles[name]) for path, name in named.items()}
+    fields = noted_fields(read_notes(noted))
+    return {path: (name, fields[name].role) for path, name in named.items() if name in fields}
 
 
 def _unknown(file: h5py.File, count: int, first: h5py.Group) -> dict[str, str]:

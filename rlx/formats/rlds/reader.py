@@ -26,7 +26,7 @@ from rlx.formats.common.fields import (
     with_flags,
 )
 from rlx.formats.common.pictures import is_jpeg
-from rlx.formats.common.provenance import KEY, read_notes
+from rlx.formats.common.provenance import KEY, noted_fields, read_notes
 from rlx.formats.common.record_files import records
 from rlx.formats.common.rows.episodes import observed_blocks
 from rlx.formats.common.source import MalformedError
@@ -197,7 +197,8 @@ def open_rlds(path: Path, *, split: str | None = None, files: str | None = None)
     noted = read_object(path / METADATA).get(KEY) if (path / METADATA).is_file() else None
     if missing := [name for name in (*FLAGS, "reward") if not found.get(name)]:
         raise CorruptShardError(f"{place}: steps/{missing[0]} is missing, or no numbers of a known shape")
-    first, roles = _first(path, chosen), _roles(noted)
+    first, said = _first(path, chosen), read_notes(noted)
+    roles = {name: field.role for name, field in noted_fields(said).items()}
     known = FLAGS if DISCOUNT in roles or noted is None else (*FLAGS, DISCOUNT)
     extras, features = ExtraFields(("terminated", "truncated")), {}
     for name, feature in found.items():
@@ -218,7 +219,7 @@ def open_rlds(path: Path, *, split: str | None = None, files: str | None = None)
     if is_split := len(splits) > 1:
         is_split = extras.add(f"the splits {', '.join(sorted(splits))}", SPLIT, (TEXT, ()), Role.STEP)
     schema = _schema(extras, place)
-    notes = {**read_notes(noted), "format": "RLDS", **not_taken_note(extras.not_taken)}
+    notes = {**said, "format": "RLDS", **not_taken_note(extras.not_taken)}
     images = [name for name, feature in features.items() if feature.encoding == "image"]
     if lossy := [name for name in images if _is_lossy(first.get(f"steps/{name}"))]:
         notes["lossy_jpeg"] = lossy
@@ -234,21 +235,12 @@ def _schema(extras: ExtraFields, place: Path) -> Schema:
     return with_flags({name: fields[name] for name in order}, str(place))
 
 
-def _role(name: str, roles: Mapping[str, str]) -> Role:
+def _role(name: str, roles: Mapping[str, Role]) -> Role:
     if name.split("/")[0] == "observation":
         return Role.OBSERVATION
     if name in ("reward", DISCOUNT):
         return Role.NEXT
-    if name not in roles and name.split("/")[0] == "info":
-        return Role.NEXT
-    return Role(roles[name]) if roles.get(name) in [*Role] else Role.STEP
-
-
-def _roles(noted: Any) -> dict[str, str]:
-    try:
-        return {str(name): str(field["role"]) for name, field in noted["schema"].items()}
-    except (TypeError, KeyError, AttributeError):
-        return {}
+    return roles.get(name, Role.NEXT if name.split("/")[0] == "info" else Role.STEP)
 
 
 def _first(root: Path, files: Sequence[SplitFile]) -> Mapping[str, Values]:

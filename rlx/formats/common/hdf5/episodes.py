@@ -23,7 +23,7 @@ from rlx.formats.common.fields import (
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.output import Column
 from rlx.formats.common.hdf5.text import TextRows, is_text
-from rlx.formats.common.provenance import SCHEMA
+from rlx.formats.common.provenance import noted_fields
 from rlx.formats.common.rows.episodes import RowEpisode
 from rlx.formats.common.source import EpisodeGroups, OneFile
 from rlx.schema import TEXT, Field, Role, Schema
@@ -173,7 +173,7 @@ def find_extras(
         place: path in the group of the array of such a path.
     """
     extras, after = ExtraFields(known), {}
-    noted = notes.get(SCHEMA, {})
+    noted = noted_fields(notes)
     found: dict[str, h5py.Dataset] = {}
     for path in paths:
         try:
@@ -182,7 +182,7 @@ def find_extras(
             extras.leave(path, str(exc))
     for path, array in found.items():
         name = field_name(path)
-        role = _role(noted, name)
+        role = noted[name].role if name in noted else None
         if path.startswith(_NEXT) and path.removeprefix(_NEXT) in found and role == Role.OBSERVATION:
             continue
         if not array.ndim or len(array) != rows:
@@ -227,15 +227,6 @@ def row_kind(array: h5py.Dataset) -> RowType | None:
     if is_text(array):
         return TEXT, array.shape[1:]
     return (array.dtype.name, array.shape[1:]) if hdf5_file.is_numbers(array) else None
-
-
-def _role(noted: Mapping[str, Any], name: str) -> Role | None:
-    """Return role that the schema noted in the file gives a field, which may be anything."""
-    described = noted.get(name)
-    try:
-        return Role(described["role"]) if isinstance(described, dict) else None
-    except (KeyError, ValueError, TypeError):
-        return None
 
 
 def extra_columns(schema: Schema, taken: Collection[str], place: str = "{}") -> list[Column]:
