@@ -2,6 +2,10 @@
 
 Those of gymrec (https://github.com/tsilva/gymrec) have N + 1 rows per episode, the last of which has no action. Such a
 table is presented as one of N rows, with the observation of the last row as ``next/observation`` of the row before it.
+Those of jat-project/jat-dataset on the hub have a row per episode. Columns are lists with an entry per step:
+``image_observations`` (files of pictures), ``continuous_observations``, ``discrete_observations`` or
+``text_observations``; ``discrete_actions`` or ``continuous_actions``; ``rewards``. Neither the observation after the
+last action nor why an episode ended is recorded. They are presented as rows of steps.
 Those of frames without rewards, as blanchon/atari_parquet on the Hugging Face hub, have image, episode and action.
 Those of gradlab (https://github.com/tsilva/gradlab) are several: ``transitions`` and ``episodes``, in directories of
 splits, and ``frames/assets``, where each picture is stored once, by number.
@@ -9,8 +13,10 @@ splits, and ``frames/assets``, where each picture is stored once, by number.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,10 +24,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.errors import CorruptShardError, SourceNotFoundError
+from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
+from rlx.formats.common.fields import NOT_A_ROW_PER_STEP
 from rlx.formats.common.parquet_file import ParquetParts, translated
 from rlx.formats.common.rows.episodes import Batch
-from rlx.formats.common.rows.table import COLUMN_PATHS, ArrowFile, ArrowTable
+from rlx.formats.common.rows.table import COLUMN_PATHS, ArrowFile, ArrowTable, Table
 from rlx.formats.common.rows.ted_fields import FROM_RESET, TERMINATED, TRAJECTORY, TRUNCATED, picture_type
 from rlx.store.foreign_types import pyarrow
 
@@ -61,7 +68,17 @@ _JOINED: Mapping[str, str] = MappingProxyType(
 # Directory of gradlab's table of steps.
 JOINED = "transitions"
 _KEPT_ROWS = 2**14
-NOTES: Mapping[str, str] = MappingProxyType({"rewards": "unrecorded: zeros", "terminated": "unrecorded"})
+_REWARDS = "rewards"
+# Name of the fields in columns that end so, of tables of one row per episode.
+_ENDINGS: Mapping[str, str] = MappingProxyType({"_observations": "observation", "_actions": "action"})
+_SCANNED_LISTS = 16
+
+
+def notes_of(names: Sequence[str]) -> dict[str, str]:
+    """Return what tables of these columns do not record."""
+    if has_episodes(names):
+        return {"terminated": "unrecorded", "truncation": "unrecorded"}
+    return {"rewards": "unrecorded: zeros", "terminated": "unrecorded"} if is_unrewarded(names) else {}
 
 
 def is_gymrec(names: Sequence[str]) -> bool:
@@ -128,6 +145,104 @@ class StepRows:
             yield {name: column[:count] for name, column in rows.items()}, is_step[:count]
         if held:
             yield held, np.ones(1, np.bool_)
+
+
+def has_episodes(names: Sequence[str]) -> bool:
+    """Return whether columns are lists of a row per episode, as JAT's."""
+    return _REWARDS in names and COLUMN_PATHS["reward"] not in names and not is_gymrec(names)
+
+
+class ListRows:
+    """The rows of steps of a table of one row per episode.
+
+    Attributes:
+        paths: TED path of every column.
+        left: why the other columns of the file are no columns of steps.
+    """
+
+    def __init__(self, file: ParquetParts) -> None:
+        self._file, self.path = file, file.path
+        lengths: list[int] = []
+        for batch in file.batches([_REWARDS], _SCANNED_LISTS):
+            if not hasattr(batch[_REWARDS], "value_lengths"):
+                found = batch[_REWARDS].type
+                raise CorruptShardError(f"{file.path}: {_REWARDS}: expected a list per row, found {found}")
+            lengths += [length or 0 for length in batch[_REWARDS].value_lengths().to_pylist()]
+        self._stops = np.cumsum(lengths, dtype=np.int64)
+        if not sum(lengths):
+            raise SourceError(f"{file.path} has no step")
+        first = int(np.flatnonzero(lengths)[0])
+        row = next(islice(file.batches(file.names, 1, first), first - file.group_start(first), None))
+        self.left: dict[str, str] = {}
+        for name, cells in row.items():
+            values = cells[0].values if hasattr(cells, "value_lengths") and cells[0].is_valid else None
+            if values is None or (len(values) != lengths[first] and _ending(name) is None):
+                self.left[name] = NOT_A_ROW_PER_STEP
+        self._columns = [name for name in file.names if name not in self.left]
+        groups = Counter(map(_ending, self._columns))
+        self.paths = {name: _list_path(name, groups) for name in self._columns}
+        self.paths |= {name: name for name in (TERMINATED, TRAJECTORY, FROM_RESET)}
+        self.names: Sequence[str] = list(self.paths)
+
+    def group_start(self, row: int) -> int:
+        """Return the first step of the row group that has a step."""
+        return self._first(self._file.group_start(self._episode(row)))
+
+    def batches(self, names: Sequence[str], size: int, row: int = 0) -> Generator[Mapping[str, Any], None, None]:
+        """Yield Arrow arrays of at most ``size`` steps each, from ``group_start(row)`` on."""
+        arrow, _ = pyarrow()
+        episode = self._file.group_start(self._episode(row))
+        stored = [name for name in names if name in self._columns]
+        for batch in self._file.batches([*stored, _REWARDS], 1, episode):
+            self.path = self._file.path
+            steps = int(self._stops[episode]) - self._first(episode)
+            lists: dict[str, Any] = {}
+            for name in stored:
+                lists[name] = batch[name][0].values if batch[name][0].is_valid else ()
+                if (found := len(lists[name])) != steps:
+                    place = f"{self.path}: {name}"
+                    raise CorruptShardError(f"{place}: expected {steps:,} entries in row {episode}, found {found:,}")
+            for start in range(0, steps, size):
+                count = min(size, steps - start)
+                made = {TERMINATED: np.zeros(count, bool), FROM_RESET: np.ones(count, bool)}
+                made[TRAJECTORY] = np.full(count, episode)
+                yield {
+                    name: lists[name].slice(start, count) if name in lists else arrow.array(made[name])
+                    for name in names
+                }
+            episode += 1
+
+    def _episode(self, row: int) -> int:
+        return min(int(np.searchsorted(self._stops, row, side="right")), len(self._stops) - 1)
+
+    def _first(self, episode: int) -> int:
+        return int(self._stops[episode - 1]) if episode else 0
+
+
+class ListTable(ArrowTable):
+    """The table of such rows."""
+
+    def __init__(self, file: ListRows) -> None:
+        super().__init__(file, file.paths)
+        self._left = file.left
+
+    @property
+    def unfit(self) -> Mapping[str, str]:
+        """Reason for every column that is not taken."""
+        return {**super().unfit, **self._left}
+
+
+def _ending(name: str) -> str | None:
+    return next((ending for ending in _ENDINGS if name.endswith(ending)), None)
+
+
+def _list_path(name: str, groups: Mapping[str | None, int]) -> str:
+    """Return the TED path of a column: ``observation``, or ``observation/image`` where there are several."""
+    if name == _REWARDS:
+        return COLUMN_PATHS["reward"]
+    if (ending := _ending(name)) is None:
+        return name
+    return _ENDINGS[ending] if groups[ending] == 1 else f"{_ENDINGS[ending]}/{name.removesuffix(ending)}"
 
 
 def is_joined(names: Sequence[str]) -> bool:
@@ -230,6 +345,24 @@ def _numbers(table: ParquetParts, name: str) -> NDArray[Any]:
 def is_unrewarded(names: Sequence[str]) -> bool:
     """Return whether columns are those of such a table."""
     return {"frame_index", *_COLUMNS} <= set(names) and not {"reward", "rewards", "done", *_ZEROS} & set(names)
+
+
+def table_of(file: ParquetParts, columns: Mapping[str, str], beside: Sequence[Sequence[Path]]) -> Table:
+    """Return the table of files.
+
+    Args:
+        columns: TED path by the column's name, if given; otherwise columns of other projects are recognised.
+        beside: files of gradlab's episodes and frames, if it is theirs.
+    """
+    if beside:
+        return JoinedTable(JoinedRows(file, *beside))
+    if columns:
+        return ArrowTable(file, columns)
+    if has_episodes(file.names):
+        return ListTable(ListRows(file))
+    if is_gymrec(file.names):
+        return ArrowTable(StepRows(file))
+    return UnrewardedTable(file) if is_unrewarded(file.names) else ArrowTable(file)
 
 
 class UnrewardedTable(ArrowTable):

@@ -99,7 +99,7 @@ def test_several_observations_and_other_columns(tmp_path: Path) -> None:
         ({"continuous_observations": None}, "observation is missing"),
         ({"continuous_actions": [[[0.5]]] * 3}, "continuous_actions: expected 4 entries in row 0, found 1"),
         ({"continuous_actions": [[[0.5]] * 4, None, [[0.5]] * 7]}, "expected 1 entries in row 1, found 0"),
-        ({"rewards": [[np.nan] * count for count in LENGTHS]}, "rewards: expected finite numbers, found NaN in row 0"),
+        ({"rewards": [[np.nan] * count for count in LENGTHS]}, "reward: expected finite numbers, found NaN in row 0"),
         ({"rewards": [[None] * count for count in LENGTHS]}, "reward: expected"),
         ({"rewards": [1.0, 2.0, 3.0]}, "rewards: expected a list per row, found double"),
         (
