@@ -201,7 +201,7 @@ CASES: dict[str, dict[str, tuple[Damage, str]]] = {
         "missing count": (metadata(total_steps=None), "total_steps: expected a whole number, found None"),
         "unequal lengths": (minari(resize("episode_2/actions", 6)), "/episode_2/actions: expected 7 rows, found 6"),
         "unknown version": (metadata(minari_version="9.9"), "minari_version: expected 0.4 or 0.5, found '9.9'"),
-        "objects": (minari(objects("episode_2/rewards")), "/episode_2/rewards: expected float32[], found object[]"),
+        "objects": (minari(objects("episode_2/rewards")), "/episode_2/rewards: expected float32[], found string[]"),
         "NaN seen": (
             minari(set_row("episode_2/observations", 7, NAN)),
             "/episode_2/observations: expected finite numbers, found NaN in row 7",

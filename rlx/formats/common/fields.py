@@ -114,18 +114,21 @@ class ExtraFields:
         for name in known:
             self._take(name)
 
-    def add(self, key: str, name: str, kind: RowType | None, role: Role) -> bool:
+    def add(
+        self, key: str, name: str, kind: RowType | None, role: Role, space: Mapping[str, Any] | None = None
+    ) -> bool:
         """Add a field, or note why not; returns whether it was added.
 
         Args:
             key: where the file keeps it.
             name: what the field is to be called.
             kind: dtype and shape of a row; None if its values are neither numbers nor text.
+            space: of the field, if it is known.
         """
         if kind is None:
             return self.leave(key, NOT_NUMBERS_OR_TEXT)
         try:
-            field = Field(*kind, role)
+            field = Field(*kind, role, space)
             check_name(name, field)
         except SchemaMismatchError as exc:
             return self.leave(key, str(exc))

@@ -212,7 +212,6 @@ def _checked(path: Path, steps: Any, rows: int) -> int:
 
 
 def _fields(path: Path, first: Any, spaces: Mapping[str, Space | None]) -> MinariFields:
-    fields: dict[str, Field] = {}
     leaves: dict[str, EpisodeDataset] = {}
     extras, lossy = ExtraFields(), list[str]()
     columns, shapes, groups = leaves_of(first), shapes_of(first), defaultdict[str, list[str]](list)
@@ -224,22 +223,20 @@ def _fields(path: Path, first: Any, spaces: Mapping[str, Space | None]) -> Minar
             below = _below(column, spaces.get(group))
             space = leaf_space(spaces.get(group), below)
             name = f"{ours}/{below}" if below else ours
-            if not extras.add(column, name, _kind(path, column, columns[column], _shape(space)), role):
-                continue
-            kind = extras.fields[name]
-            fields[name] = Field(kind.dtype, kind.shape, role, describe(space))
-            leaves[name] = EpisodeDataset(column, extra=int(role == Role.OBSERVATION))
-            if is_image(space) and _is_file(columns[column]):
-                lossy.append(name)
-        if not any(name.split("/")[0] == ours for name in fields):
+            kind = _kind(path, column, columns[column], _shape(space))
+            if extras.add(column, name, kind, role, describe(space)):
+                leaves[name] = EpisodeDataset(column, extra=int(role == Role.OBSERVATION))
+                if is_image(space) and _is_file(columns[column]):
+                    lossy.append(name)
+        if not any(name.split("/")[0] == ours for name in leaves):
             raise CorruptShardError(f"{path}: {group}: expected numbers or text")
     for column in groups.pop(INFOS, []):
         name = column.replace(INFOS, "info", 1)
         if extras.add(column, name, _kind(path, column, columns[column], shapes.get(column)), Role.OBSERVATION):
-            fields[name], leaves[name] = extras.fields[name], EpisodeDataset(column, extra=1)
+            leaves[name] = EpisodeDataset(column, extra=1)
     for column in (column for found in groups.values() for column in found):
         extras.leave(column, NOT_OF_STEPS)
-    return MinariFields(fields, leaves, lossy, extras.not_taken)
+    return MinariFields(extras.fields, leaves, lossy, extras.not_taken)
 
 
 def _below(column: str, space: Space | None) -> str:

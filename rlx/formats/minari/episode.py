@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -12,9 +11,10 @@ from numpy.typing import NDArray
 
 from rlx.block import Block, single
 from rlx.errors import CorruptShardError
-from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, RowType, check_field
+from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, RowType
 from rlx.formats.common.hdf5 import file as hdf5_file
-from rlx.formats.common.hdf5.text import TextRows, is_text
+from rlx.formats.common.hdf5.episodes import Hdf5Columns
+from rlx.formats.common.hdf5.text import is_text
 from rlx.formats.common.pictures import decode_picture
 from rlx.formats.common.provenance import noted_fields, read_notes
 from rlx.formats.common.source import MalformedError
@@ -64,7 +64,6 @@ def fields_of(file: h5py.File, count: int, spaces: Mapping[str, Space | None], n
     episode = hdf5_file.group(file, "episode_0")
     steps = hdf5_file.attribute(episode, STEPS)
     leaves: dict[str, EpisodeDataset] = {}
-    fields: dict[str, Field] = {}
     extras = ExtraFields()
     lossy: list[str] = []
     for group, ours in GROUPS.items():
@@ -73,14 +72,12 @@ def fields_of(file: h5py.File, count: int, spaces: Mapping[str, Space | None], n
             below = path[len(group) + 1 :]
             found, space = hdf5_file.dataset(episode, path), leaf_space(spaces.get(group), below)
             name = f"{ours}/{below}" if below else ours
-            if not extras.add(path, name, _kind(found, space), role):
-                continue
-            fields[name] = Field(extras.fields[name].dtype, extras.fields[name].shape, role, describe(space))
-            leaves[name] = EpisodeDataset(path, extra=int(role == Role.OBSERVATION))
-            if is_jpeg(found, fields[name]):
-                lossy.append(name)
+            if extras.add(path, name, _kind(found, space), role, describe(space)):
+                leaves[name] = EpisodeDataset(path, extra=int(role == Role.OBSERVATION))
+                if is_jpeg(found, extras.fields[name]):
+                    lossy.append(name)
     for group, ours in GROUPS.items():
-        if ours in ROLES and not any(name.split("/")[0] == ours for name in fields):
+        if ours in ROLES and not any(name.split("/")[0] == ours for name in leaves):
             raise CorruptShardError(f"{file.filename}: {episode.name}/{group}: expected numbers or text")
     own = _own_fields(noted)
     for path in _others(episode):
@@ -89,14 +86,18 @@ def fields_of(file: h5py.File, count: int, spaces: Mapping[str, Space | None], n
         if leaf is None:
             extras.leave(path, NOT_A_ROW_PER_STEP)
         elif extras.add(path, name, _kind(found, None), role):
-            fields[name], leaves[name] = extras.fields[name], leaf
+            leaves[name] = leaf
     not_taken = {**extras.not_taken, **_unknown(file, count, episode)}
-    return MinariFields(fields, leaves, lossy, not_taken)
+    return MinariFields(extras.fields, leaves, lossy, not_taken)
 
 
 def is_jpeg(found: h5py.Dataset, field: Field) -> bool:
     """Return whether the rows are not the pictures of this field, but JPEG files of them."""
     return len(field.shape) >= 2 and not field.is_text and found.ndim <= 2
+
+
+def _is_bytes(found: h5py.Dataset) -> bool:
+    return bool(h5py.check_vlen_dtype(found.dtype) == np.uint8 or found.dtype == np.uint8)
 
 
 def _kind(found: h5py.Dataset, space: Space | None) -> RowType | None:
@@ -218,7 +219,6 @@ class Episode(StoredEpisode):
         self._schema = schema
         self._leaves = leaves
         self._is_cut = hdf5_file.mark(group, CUT) is not None
-        self._stack = ExitStack()
         self._datasets = {name: hdf5_file.dataset(group, leaf.path) for name, leaf in leaves.items()}
         self.steps = self._rows("reward")
         if (said := hdf5_file.attribute(group, STEPS)) != self.steps:
@@ -227,43 +227,25 @@ class Episode(StoredEpisode):
             expected = self.steps + leaves[name].extra
             if self._rows(name) != expected:
                 raise self._corrupt(name, f"{expected:,} rows", f"{self._rows(name):,}")
-            self._check_type(name, field)
-        self._texts = {
-            name: self._stack.enter_context(TextRows(self._datasets[name]))
-            for name, field in schema.fields.items()
-            if field.is_text
-        }
+            if is_jpeg(self._datasets[name], field) and not _is_bytes(self._datasets[name]):
+                raise self._corrupt(name, "JPEG pictures", str(self._datasets[name].dtype))
+        plain = {name: found for name, found in self._datasets.items() if not is_jpeg(found, schema[name])}
+        self._columns = Hdf5Columns(plain, {}, schema)
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._columns.__exit__()
 
     def _rows(self, name: str) -> int:
         dataset = self._datasets[name]
         return int(dataset.shape[0]) if dataset.ndim else 0
 
-    def _check_type(self, name: str, field: Field) -> None:
-        dataset = self._datasets[name]
-        if field.is_text:
-            if not is_text(dataset) or dataset.shape[1:] != field.shape:
-                raise self._corrupt(name, f"text{list(field.shape)}", f"{dataset.dtype}{list(dataset.shape[1:])}")
-        elif is_jpeg(dataset, field):
-            is_bytes = h5py.check_vlen_dtype(dataset.dtype) == np.uint8 or dataset.dtype == np.uint8
-            if not is_bytes:
-                raise self._corrupt(name, "JPEG pictures", str(dataset.dtype))
-        elif dataset.dtype.name != field.dtype or dataset.shape[1:] != field.shape:
-            found = f"{dataset.dtype.name}{list(dataset.shape[1:])}"
-            raise self._corrupt(name, f"{field.dtype}{list(field.shape)}", found)
-
     def _read(self, name: str, start: int, stop: int) -> NDArray[Any]:
         dataset, field = self._datasets[name], self._schema[name]
         first = self._leaves[name].first
         start, stop = start + first, stop + first
-        if field.is_text:
-            return self._texts[name].read(start, stop)
-        rows = hdf5_file.read(dataset, start, stop)
-        check_field(name, field, rows, hdf5_file.place(dataset), start)
         if not is_jpeg(dataset, field):
-            return rows
+            return self._columns.rows(name, start, stop)
+        rows = hdf5_file.read(dataset, start, stop)
         pictures = np.empty((len(rows), *field.shape), np.uint8)
         shape = field.shape if len(field.shape) == 3 else (*field.shape, 1)
         for number, jpeg in enumerate(rows):
