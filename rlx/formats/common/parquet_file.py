@@ -54,10 +54,10 @@ class ParquetFile:
                 columns = dict(zip(batch.schema.names, batch.columns, strict=True))
                 yield {name: columns[name] for name in wanted}
 
-    def schema(self, names: Sequence[str]) -> Any:
-        """Return Arrow's schema of some columns."""
-        arrow, _ = pyarrow()
-        return arrow.schema([self._file.schema_arrow.field(name) for name in names])
+    def record_batches(self, size: int) -> Iterator[Any]:
+        """Yield Arrow record batches of all columns, of at most ``size`` rows each."""
+        with translated(self.path):
+            yield from self._file.iter_batches(batch_size=size)
 
     def note(self, key: str) -> bytes | None:
         """Return the file's metadata under a key."""

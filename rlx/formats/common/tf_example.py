@@ -8,6 +8,7 @@ are skipped.
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import IO, Self, TypeAlias
 
@@ -75,18 +76,12 @@ def _feature(feature: memoryview, budget: int) -> Feature:
         if wire == _BYTES and number in (BYTES_LIST, FLOAT_LIST, INT64_LIST):
             kind, values = number, content
     if kind == BYTES_LIST:
-        return _bytes_list(values, budget)
-    if kind == FLOAT_LIST:
-        return _float_list(values, budget)
-    return _int64_list(values, budget)
-
-
-def _bytes_list(values: memoryview, budget: int) -> list[memoryview]:
-    items: list[memoryview] = []
-    for item in _messages(values, 1):
-        items.append(item)
+        items = list(islice(_messages(values, 1), budget + 1))
         _check_budget(len(items), budget)
-    return items
+        return items
+    if kind == INT64_LIST:
+        return unpack_varints(_packed(values, _VARINT, budget), budget)
+    return _float_list(values, budget)
 
 
 def _float_list(values: memoryview, budget: int) -> NDArray[np.float32]:
@@ -95,10 +90,6 @@ def _float_list(values: memoryview, budget: int) -> NDArray[np.float32]:
         raise MalformedError(f"packed floats: expected a multiple of 4 bytes, found {len(data):,}")
     _check_budget(len(data) // 4, budget)
     return np.frombuffer(data, "<f4").astype(np.float32, copy=False)
-
-
-def _int64_list(values: memoryview, budget: int) -> NDArray[np.int64]:
-    return unpack_varints(_packed(values, _VARINT, budget), budget)
 
 
 def _packed(values: memoryview, single: int, budget: int) -> bytes:

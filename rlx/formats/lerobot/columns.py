@@ -91,16 +91,13 @@ def read_features(info: Mapping[str, Any], place: Path) -> tuple[dict[str, Featu
     return found, extras
 
 
-def fields_of(
-    features: Mapping[str, Feature], noted: Noted, extras: ExtraFields
-) -> tuple[dict[str, Field], dict[str, Feature]]:
-    """Return the fields that the columns make but for the flags, and the column of each, both by the field's name.
+def add_fields(features: Mapping[str, Feature], noted: Noted, extras: ExtraFields) -> dict[str, Feature]:
+    """Add the fields that the columns make, but for the flags; return the column of each by the field's name.
 
     Args:
         noted: the notes of rlx, if it wrote them: names of the fields, and their shapes.
     """
     seen = [name for name in features if name.startswith("observation.")]
-    fields: dict[str, Field] = {}
     columns: dict[str, Feature] = {}
     for name, feature in features.items():
         if name in _NO_FIELDS:
@@ -110,9 +107,9 @@ def fields_of(
         if field is None:
             shape = () if feature.shape == (1,) else feature.shape
             field = Field(feature.dtype, shape, _role(name, field_name))
-        if extras.add(name, field_name, (field.dtype, field.shape), field.role):
-            fields[field_name], columns[field_name] = field, feature
-    return fields, columns
+        if extras.add(name, field_name, (field.dtype, field.shape), field.role, field.space):
+            columns[field_name] = feature
+    return columns
 
 
 def described(info: Mapping[str, Any], features: Mapping[str, Feature], extras: ExtraFields) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from rlx.formats.common.provenance import FILE_NAME, KEY, read_notes_beside
 from rlx.formats.common.rows.episodes import Batch, RowStream, shard_bounds, without_outcome
 from rlx.formats.common.rows.table import picture_file
 from rlx.formats.common.source import batch_rows, id_of
-from rlx.formats.lerobot.columns import Feature, described, fields_of, is_noted, read_features, read_tasks
+from rlx.formats.lerobot.columns import Feature, add_fields, described, is_noted, read_features, read_tasks
 from rlx.formats.lerobot.files import DataFile, data_files, frame_batches, with_finals
 from rlx.formats.lerobot.layout import (
     DONE,
@@ -206,7 +206,8 @@ def open_lerobot(path: Path) -> LeRobot:
     if not data:
         raise SourceError(f"{path} has no episode")
     _take_columns(path, info, data, found, extras, noted, is_timed=bool(fps and not any(one.is_timed for one in data)))
-    fields, features = fields_of(found, noted, extras)
+    features = add_fields(found, noted, extras)
+    fields = extras.fields
     notes: dict[str, Any] = {**read_notes_beside(path), "format": "LeRobot"}
     if noted is None:
         notes["lerobot"] = described(info, features, extras)

@@ -20,13 +20,13 @@ from rlx.errors import CorruptShardError, SourceError
 from rlx.files.disk import check_readable, read_object
 from rlx.formats.common import parquet_file
 from rlx.formats.common.fields import NOT_OF_STEPS, ExtraFields, RowType, check_field
-from rlx.formats.common.pictures import decode_picture
 from rlx.formats.common.rows.episodes import Batch, RowStream
-from rlx.formats.common.source import MalformedError, batch_rows
+from rlx.formats.common.rows.table import column_rows
+from rlx.formats.common.source import batch_rows
 from rlx.formats.minari.episode import ROLES, EpisodeDataset, MinariFields, StoredEpisode
 from rlx.formats.minari.layout import GROUPS, INFOS, METADATA, NUMBER, STEPS, Space, describe, is_image, leaf_space
-from rlx.schema import TEXT, Field, Role, Schema
-from rlx.store.foreign_types import pyarrow, row_type, to_rows
+from rlx.schema import TEXT, Role, Schema
+from rlx.store.foreign_types import pyarrow, row_type
 
 _MAX_DEPTH = 32
 _SHAPE = b"shape"
@@ -52,19 +52,13 @@ def opened(path: Path, storage: str) -> Iterator[EpisodeFile]:
     check_readable(path)
     if storage == "parquet":
         with parquet_file.opened(path) as file:
-            yield EpisodeFile(file.rows, lambda size: _parquet_batches(file, size))
+            yield EpisodeFile(file.rows, file.record_batches)
         return
     with ExitStack() as stack:
         with parquet_file.translated(path):
             reader = stack.enter_context(arrow.ipc.open_file(stack.enter_context(arrow.memory_map(os.fsencode(path)))))
             rows = sum(_batch(path, reader, number).num_rows for number in range(reader.num_record_batches))
         yield EpisodeFile(rows, lambda size: _ipc_batches(path, reader, size))
-
-
-def _parquet_batches(file: parquet_file.ParquetFile, size: int) -> Iterator[Any]:
-    arrow, _ = pyarrow()
-    for columns in file.batches(file.names, size):
-        yield arrow.RecordBatch.from_arrays(list(columns.values()), schema=file.schema(list(columns)))
 
 
 def _ipc_batches(path: Path, reader: Any, size: int) -> Iterator[Any]:
@@ -192,16 +186,16 @@ class ArrowEpisode(StoredEpisode):
         field, path = self._schema[name], self._leaves[name].path
         if path not in columns:
             raise self._corrupt(name, "the column", "none")
-        column = columns[path]
+        column, place = columns[path], f"{self._path}: {path}"
         # The last row pads columns that have no value after the last step, with zeros or null.
         count = len(column) if self._leaves[name].extra else min(len(column), self.steps - at)
-        try:
-            rows = _decoded(column[:count], field)
-        except ValueError as exc:
-            raise CorruptShardError(f"{self._path}: {path}: {exc}") from exc
-        if (found := TEXT if rows.dtype == object else rows.dtype.name) != field.dtype:
-            raise self._corrupt(name, field.dtype, found)
-        return np.concatenate([rows, field.zeros(len(column) - count)])
+        shape: tuple[int, ...] = (math.prod(field.shape),) if _is_list(column) else ()
+        if is_picture := _is_file(column):
+            shape = field.shape if len(field.shape) == 3 else (*field.shape, 1)
+        if math.prod(shape) != math.prod(field.shape):
+            raise self._corrupt(name, f"{list(field.shape)} in every row", str(list(shape)))
+        rows = column_rows(column[:count], (field.dtype, shape), place, is_picture=is_picture)
+        return np.concatenate([rows.reshape(-1, *field.shape), field.zeros(len(column) - count)])
 
 
 def _checked(path: Path, steps: Any, rows: int) -> int:
@@ -278,23 +272,6 @@ def _kind(path: Path, name: str, column: Any, shape: tuple[int, ...] | None) -> 
 def _is_file(column: Any) -> bool:
     arrow, _ = pyarrow()
     return bool(arrow.types.is_binary(column.type))
-
-
-def _decoded(column: Any, field: Field) -> NDArray[Any]:
-    """Return rows [n, ...] of a column; raises ValueError if it has others."""
-    if not _is_file(column):
-        rows = to_rows(column, () if not _is_list(column) else (math.prod(field.shape),))
-        if math.prod(rows.shape[1:]) != math.prod(field.shape):
-            raise ValueError(f"expected {list(field.shape)} in every row, found {list(rows.shape[1:])}")
-        return rows.reshape(-1, *field.shape)
-    pictures = np.empty((len(column), *field.shape), np.uint8)
-    shape = field.shape if len(field.shape) == 3 else (*field.shape, 1)
-    for row, cell in enumerate(column):
-        content = cell.as_py()
-        if content is None:
-            raise MalformedError("expected a picture in every row, found null")
-        pictures[row] = decode_picture(content, shape).reshape(field.shape)
-    return pictures
 
 
 def _is_list(column: Any) -> bool:
