@@ -22,7 +22,7 @@ from rlx.formats.common.exporter import Experience, Piece, pieces
 from rlx.formats.common.npy import header
 from rlx.formats.common.provenance import provenance
 from rlx.formats.common.rows.ted_fields import ted_paths
-from rlx.formats.npz.archive import FINAL, GROUP, SUFFIX, TABLE
+from rlx.formats.npz import FINAL, GROUP, SUFFIX, TABLE
 from rlx.progress import Progress
 from rlx.schema import TEXT, Field, Role, Schema
 
