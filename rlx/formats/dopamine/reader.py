@@ -45,6 +45,7 @@ class Dopamine:
     Args:
         root: local directory that the names in ``files`` are relative to.
         folder: directory of the files below it: ``Pong/1/replay_logs``.
+        id: name of the run: ``Pong/1``.
 
     Every method raises SourceNotFoundError where the run or one of its small arrays is missing, and
     CorruptShardError where one is damaged or contradicts another.
@@ -53,12 +54,7 @@ class Dopamine:
     def __init__(self, root: Path, folder: str, id: str) -> None:
         self.root = root
         self.folder = folder
-        self._id = id
-
-    @property
-    def id(self) -> str:
-        """Name of the run: ``Pong/1``."""
-        return self._id
+        self.id = id
 
     @property
     def schema(self) -> Schema:

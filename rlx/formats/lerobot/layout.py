@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import ExportError
-from rlx.formats.common.pictures import Arranged, as_it_is, as_pictures, encode
+from rlx.formats.common.pictures import Arranged, as_it_is, as_pictures
+from rlx.formats.common.rows.ted_fields import feature_of as hugging_face_feature
+from rlx.formats.common.rows.ted_fields import picture_array
 from rlx.schema import TEXT, Field, Role, Schema
 from rlx.store.foreign_types import from_rows, pyarrow
 
@@ -57,11 +59,9 @@ class Column:
 
     def column(self, rows: NDArray[np.generic]) -> Any:
         """Return rows of the field as an Arrow array."""
-        arrow, _ = pyarrow()
         rows = self.arranged.arrange(rows)
         if self.is_image:
-            pngs = arrow.array(list(encode(rows)), arrow.binary())
-            return arrow.StructArray.from_arrays([pngs, arrow.nulls(len(rows), arrow.string())], ["bytes", "path"])
+            return picture_array(rows)
         if self.shape == (1,):
             return from_rows(rows.reshape(-1))
         return from_rows(rows) if len(self.shape) == 1 else _nested(rows)
@@ -71,15 +71,10 @@ class Column:
         names = ["height", "width", "channels"] if self.is_image else None
         return {"dtype": "image" if self.is_image else self.field.dtype, "shape": list(self.shape), "names": names}
 
-    def hugging_face(self) -> dict[str, Any]:
-        """Return the feature as the library ``datasets`` describes it in the file."""
-        value = {"dtype": self.field.dtype, "_type": "Value"}
-        if self.is_image:
-            return {"_type": "Image"}
-        if self.shape == (1,):
-            return value
-        if len(self.shape) == 1:
-            return {"feature": value, "length": self.shape[0], "_type": "List"}
+    def hugging_face(self, kind: Any) -> dict[str, Any]:
+        """Return the feature as the library ``datasets`` describes a column of this Arrow type in the file."""
+        if self.is_image or len(self.shape) == 1:
+            return hugging_face_feature(kind)
         return {"shape": list(self.shape), "dtype": self.field.dtype, "_type": f"Array{len(self.shape)}D"}
 
     def metadata(self) -> Mapping[str, str] | None:

@@ -146,7 +146,7 @@ def _schema(features: Mapping[str, Column]) -> Any:
     for called, feature in features.items():
         empty = feature.column(feature.field.zeros(0))
         fields.append(arrow.field(called, empty.type, metadata=feature.metadata()))
-    described = {"info": {"features": {called: feature.hugging_face() for called, feature in features.items()}}}
+    described = {"info": {"features": {field.name: features[field.name].hugging_face(field.type) for field in fields}}}
     return arrow.schema(fields, metadata={"huggingface": json.dumps(described)})
 
 

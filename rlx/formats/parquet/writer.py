@@ -12,7 +12,7 @@ from rlx.formats.common.exporter import Experience, check_values
 from rlx.formats.common.parquet_file import is_parquet
 from rlx.formats.common.pictures import Arranged, as_pictures
 from rlx.formats.common.provenance import KEY, provenance
-from rlx.formats.common.rows.ted_fields import INDEX, LOCATIONS, step_batches, ted_paths
+from rlx.formats.common.rows.ted_fields import INDEX, LOCATIONS, feature_of, step_batches, ted_paths
 from rlx.progress import Progress
 from rlx.schema import Role, Schema
 from rlx.store.foreign_types import arrow_file, from_rows, pyarrow, write_tables
@@ -99,21 +99,11 @@ class HfParquetExporter(ParquetDatasetExporter):
         return {name: arranged for name, arranged in found.items() if arranged is not None}
 
     def _metadata(self, schema: Any) -> Mapping[str, str]:
-        features = {field.name: _feature(field.type) for field in schema}
+        features = {field.name: feature_of(field.type) for field in schema}
         return {"huggingface": json.dumps({"info": {"features": features}})}
 
     def _encoding(self, schema: Schema) -> Mapping[str, Any]:  # noqa: ARG002
         return {}
-
-
-def _feature(kind: Any) -> Mapping[str, Any]:
-    arrow, _ = pyarrow()
-    if arrow.types.is_struct(kind):
-        return {"_type": "Image"}
-    if arrow.types.is_fixed_size_list(kind):
-        return {"feature": _feature(kind.value_type), "length": kind.list_size, "_type": "List"}
-    names = {"halffloat": "float16", "float": "float32", "double": "float64"}
-    return {"dtype": names.get(str(kind), str(kind)), "_type": "Value"}
 
 
 class ParquetExporter:

@@ -239,6 +239,26 @@ def picture_type() -> Any:
     return arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
 
 
+def picture_array(pictures: NDArray[np.generic]) -> Any:
+    """Return a column of pictures [n, H, W, C], as PNG."""
+    arrow, _ = pyarrow()
+    files = arrow.array(list(encode(pictures)), arrow.binary())
+    return arrow.StructArray.from_arrays(
+        [files, arrow.nulls(len(pictures), arrow.string())], fields=list(picture_type())
+    )
+
+
+def feature_of(kind: Any) -> dict[str, Any]:
+    """Return how the library ``datasets`` describes a column of an Arrow type."""
+    arrow, _ = pyarrow()
+    if arrow.types.is_struct(kind):
+        return {"_type": "Image"}
+    if arrow.types.is_fixed_size_list(kind):
+        return {"feature": feature_of(kind.value_type), "length": kind.list_size, "_type": "List"}
+    names = {"halffloat": "float16", "float": "float32", "double": "float64"}
+    return {"dtype": names.get(str(kind), str(kind)), "_type": "Value"}
+
+
 def _batch(experience: Experience, piece: Piece, index: int, pictures: Mapping[str, Arranged]) -> Any:
     arrow, _ = pyarrow()
     schema, count = experience.schema, piece.steps
@@ -255,8 +275,4 @@ def _batch(experience: Experience, piece: Piece, index: int, pictures: Mapping[s
 
 
 def _column(rows: NDArray[np.generic], arranged: Arranged | None) -> Any:
-    if arranged is None:
-        return from_rows(rows)
-    arrow, _ = pyarrow()
-    files = arrow.array(list(encode(arranged.arrange(rows))), arrow.binary())
-    return arrow.StructArray.from_arrays([files, arrow.nulls(len(rows), arrow.string())], fields=list(picture_type()))
+    return from_rows(rows) if arranged is None else picture_array(arranged.arrange(rows))
