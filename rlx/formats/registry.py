@@ -23,12 +23,20 @@ if TYPE_CHECKING:
     from rlx.formats.common.exporter import DatasetExporter
     from rlx.formats.common.provenance import LocalRun
 
-# Options of formats of tables: names of columns that are not TED paths; see ``rlx.formats.common.rows.table``.
-COLUMN_OPTIONS: Mapping[str, type[str]] = MappingProxyType(
-    dict.fromkeys(
-        ("observation", "next_observation", "action", "reward", "terminated", "truncated", "done", "trajectory"), str
-    )
+# TED path of the column that each option of formats of tables names.
+COLUMN_PATHS: Mapping[str, str] = MappingProxyType(
+    {
+        "observation": "observation",
+        "next_observation": "next/observation",
+        "action": "action",
+        "reward": "next/reward",
+        "terminated": "next/terminated",
+        "truncated": "next/truncated",
+        "done": "next/done",
+        "trajectory": "collector/traj_ids",
+    }
 )
+COLUMN_OPTIONS: Mapping[str, type[str]] = MappingProxyType(dict.fromkeys(COLUMN_PATHS, str))
 
 
 @dataclass(frozen=True, slots=True)

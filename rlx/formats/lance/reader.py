@@ -12,8 +12,9 @@ from rlx.files.disk import check_readable
 from rlx.files.location import checked_name
 from rlx.formats.common.fields import expecting
 from rlx.formats.common.provenance import read_notes_beside
-from rlx.formats.common.rows.table import COLUMN_PATHS, ArrowTable, Table, TablePlace, TableRun, open_table
+from rlx.formats.common.rows.table import ArrowTable, Table, TablePlace, TableRun, open_table
 from rlx.formats.lance import DATA, LAYOUT, VERSIONS, checked, lance
+from rlx.formats.registry import COLUMN_PATHS
 
 # Starts of the metadata of columns, of a table of them and of one of buffers; lengths of the tables; version.
 _FOOTER = struct.Struct("<QQQIIHH4s")

@@ -107,27 +107,14 @@ def _table(root: Path, info: Mapping[str, Any], videos: Sequence[str]) -> list[L
                 columns = {name: whole_numbers(path, name, batch[name]) for name in counts}
                 times = {name: _times(path, column, batch[column]) for name, column in starts.items()}
                 for row, number in enumerate(columns[EPISODE]):
-                    chunk, part = columns[DATA_CHUNK][row], columns[DATA_FILE][row]
-                    episode = ListedEpisode(
-                        number,
-                        columns[LENGTH][row],
-                        _name(info, "data_path", DATA_PATH, chunk_index=chunk, file_index=part),
-                        {
-                            name: VideoPlace(
-                                _name(
-                                    info,
-                                    "video_path",
-                                    VIDEO_PATH,
-                                    video_key=name,
-                                    chunk_index=columns[of_video[name][0]][row],
-                                    file_index=columns[of_video[name][1]][row],
-                                ),
-                                times[name][row],
-                            )
-                            for name in videos
-                        },
-                    )
-                    episodes.append(episode)
+                    place = {"chunk_index": columns[DATA_CHUNK][row], "file_index": columns[DATA_FILE][row]}
+                    places = {}
+                    for name in videos:
+                        chunk, part = (columns[column][row] for column in of_video[name])
+                        video: dict[str, int | str] = {"video_key": name, "chunk_index": chunk, "file_index": part}
+                        places[name] = VideoPlace(_name(info, "video_path", VIDEO_PATH, **video), times[name][row])
+                    file_name = _name(info, "data_path", DATA_PATH, **place)
+                    episodes.append(ListedEpisode(number, columns[LENGTH][row], file_name, places))
     return episodes
 
 

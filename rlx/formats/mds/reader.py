@@ -20,9 +20,10 @@ from rlx.formats.common.fields import RowType, expecting
 from rlx.formats.common.pictures import lossy_encoding
 from rlx.formats.common.provenance import noted_fields, read_notes_beside
 from rlx.formats.common.rows.episodes import Batch
-from rlx.formats.common.rows.table import COLUMN_PATHS, Table, TablePlace, TableRun, open_table
+from rlx.formats.common.rows.table import Table, TablePlace, TableRun, open_table
 from rlx.formats.common.source import MalformedError
 from rlx.formats.mds.layout import COMPRESSIONS, INDEX, LAYOUT, VERSION, Encoding, unpacked
+from rlx.formats.registry import COLUMN_PATHS
 from rlx.schema import TEXT
 
 _MAX_SAMPLE_BYTES = 2**29

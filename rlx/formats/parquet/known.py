@@ -28,8 +28,9 @@ from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.formats.common.fields import NOT_A_ROW_PER_STEP
 from rlx.formats.common.parquet_file import ParquetParts, translated
 from rlx.formats.common.rows.episodes import Batch
-from rlx.formats.common.rows.table import COLUMN_PATHS, ArrowFile, ArrowTable, Table
+from rlx.formats.common.rows.table import ArrowFile, ArrowTable, Table
 from rlx.formats.common.rows.ted_fields import FROM_RESET, TERMINATED, TRAJECTORY, TRUNCATED, picture_type
+from rlx.formats.registry import COLUMN_PATHS
 from rlx.store.foreign_types import pyarrow
 
 # TED path by gymrec's name of a column.
@@ -219,19 +220,6 @@ class ListRows:
         return int(self._stops[episode - 1]) if episode else 0
 
 
-class ListTable(ArrowTable):
-    """The table of such rows."""
-
-    def __init__(self, file: ListRows) -> None:
-        super().__init__(file, file.paths)
-        self._left = file.left
-
-    @property
-    def unfit(self) -> Mapping[str, str]:
-        """Reason for every column that is not taken."""
-        return {**super().unfit, **self._left}
-
-
 def _ending(name: str) -> str | None:
     return next((ending for ending in _ENDINGS if name.endswith(ending)), None)
 
@@ -312,15 +300,6 @@ class JoinedRows:
         return next(self._frames.batches(["image"], size, start), {"image": ()})["image"]
 
 
-class JoinedTable(ArrowTable):
-    """The table of such rows."""
-
-    @property
-    def unfit(self) -> Mapping[str, str]:
-        """Reason for every column that is not taken."""
-        return {**super().unfit, "sessions": "another table"}
-
-
 def parts_beside(part: Path) -> list[list[Path]]:
     """Return the files of gradlab's episodes and of its frames, by a file of its transitions."""
     root = part.parent.parent.parent
@@ -355,11 +334,12 @@ def table_of(file: ParquetParts, columns: Mapping[str, str], beside: Sequence[Se
         beside: files of gradlab's episodes and frames, if it is theirs.
     """
     if beside:
-        return JoinedTable(JoinedRows(file, *beside))
+        return ArrowTable(JoinedRows(file, *beside), left={"sessions": "another table"})
     if columns:
         return ArrowTable(file, columns)
     if has_episodes(file.names):
-        return ListTable(ListRows(file))
+        rows = ListRows(file)
+        return ArrowTable(rows, rows.paths, rows.left)
     if is_gymrec(file.names):
         return ArrowTable(StepRows(file))
     return UnrewardedTable(file) if is_unrewarded(file.names) else ArrowTable(file)

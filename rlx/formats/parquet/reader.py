@@ -12,8 +12,9 @@ from rlx.errors import SourceError
 from rlx.formats.common.fields import expecting
 from rlx.formats.common.parquet_file import ParquetParts, files_of, is_parquet, opened, parts_of
 from rlx.formats.common.provenance import KEY, read_notes
-from rlx.formats.common.rows.table import COLUMN_PATHS, Table, TablePlace, TableRun, open_table
+from rlx.formats.common.rows.table import Table, TablePlace, TableRun, open_table
 from rlx.formats.parquet.known import JOINED, has_episodes, is_joined, notes_of, parts_beside, table_of
+from rlx.formats.registry import COLUMN_PATHS
 
 _EPISODES_LAYOUT = (
     "expected Parquet of one row per episode: columns image_observations or continuous_observations, discrete_actions "

@@ -22,33 +22,11 @@ from rlx.formats.common.pictures import (
 )
 from rlx.formats.common.rows.episodes import Batch, EpisodeTable, RowStream, shard_bounds, without_outcome
 from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, scan_following
-from rlx.formats.common.rows.ted_fields import (
-    DONE,
-    SCANNED,
-    TERMINATED,
-    TRAJECTORY,
-    TRUNCATED,
-    StreamColumns,
-    TedFields,
-    ted_fields,
-)
+from rlx.formats.common.rows.ted_fields import SCANNED, StreamColumns, TedFields, ted_fields
 from rlx.formats.common.source import EpisodeGroups, MalformedError, batch_rows, id_of
 from rlx.schema import TEXT, Field, Role, Schema, is_action, is_observation
 from rlx.store.foreign_types import pyarrow, row_type, to_rows
 
-# TED path of the column that each option of formats of tables names.
-COLUMN_PATHS: Mapping[str, str] = MappingProxyType(
-    {
-        "observation": "observation",
-        "next_observation": "next/observation",
-        "action": "action",
-        "reward": "next/reward",
-        "terminated": TERMINATED,
-        "truncated": TRUNCATED,
-        "done": DONE,
-        "trajectory": TRAJECTORY,
-    }
-)
 _SCANNED_ROWS = 4096
 
 
@@ -200,10 +178,17 @@ class ArrowTable:
 
     Args:
         columns: TED path by the column's name, where it is another.
+        left: reason for everything beside these columns that is not read.
     """
 
-    def __init__(self, file: ArrowFile, columns: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        file: ArrowFile,
+        columns: Mapping[str, str] = MappingProxyType({}),
+        left: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._file = file
+        self._left = left
         self._names = {columns.get(name, name): name for name in file.names}
         if missing := [name for name in columns if name not in file.names]:
             raise CorruptShardError(f"{file.path}: {missing[0]} is missing, found {', '.join(file.names)[:200]}")
@@ -252,7 +237,8 @@ class ArrowTable:
                         to_rows(column, shape)
                     except ValueError as exc:
                         found[path] = str(exc)
-        return found | {f"next/{path}": reason for path, reason in found.items() if f"next/{path}" in kinds}
+        after = {f"next/{path}": reason for path, reason in found.items() if f"next/{path}" in kinds}
+        return {**found, **after, **self._left}
 
     def _rows(self, path: str, column: Any) -> Batch:
         dtype, shape = self.kinds.get(path) or ("", ())
