@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.block import Block, single
+from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.files.disk import read_object
 from rlx.formats.array_record import FINAL, FLAGS, KEYS, LAYOUT, LENGTH, METADATA, SUFFIX, TRAJECTORY, VIDEO
@@ -40,8 +40,8 @@ from rlx.formats.common.fields import (
 )
 from rlx.formats.common.provenance import noted_fields, read_notes_beside
 from rlx.formats.common.record_files import RecordFile, is_array_record, opened
-from rlx.formats.common.rows.episodes import STEPS_WITHOUT_OUTCOME, RowEpisode
-from rlx.formats.common.source import MalformedError, block_steps, id_of
+from rlx.formats.common.rows.episodes import STEPS_WITHOUT_OUTCOME, RowEpisode, episode_blocks
+from rlx.formats.common.source import MalformedError, id_of
 from rlx.schema import TEXT, Field, Role, Schema
 
 _COLOURS = 3
@@ -135,33 +135,29 @@ class _From:
 
 
 def _blocks(steps: RecordSteps, piece: RecordPiece) -> Iterator[Block]:
-    """Yield the steps of a record that rlx wrote: a piece of a trajectory."""
-    size = block_steps(steps.schema)
+    """Return the steps of a record that rlx wrote: a piece of a trajectory."""
     for name, flags in steps.flags.items():
         if flags[: steps.count - piece.is_last].any():
             raise CorruptShardError(f"{steps.place}: {name}: expected it at the last step of a trajectory only")
-    for start in range(0, steps.count, size):
-        stop = min(start + size, steps.count)
-        is_last = stop == steps.count and piece.is_last
-        data: dict[str, Array] = {}
-        for name, field in steps.schema.fields.items():
-            if name in FLAGS:
-                data[name] = steps.flags[name][start:stop].copy()
-                continue
-            data[name] = steps.rows(name, start, stop)
-            if field.role == Role.OBSERVATION and is_last:
-                final = steps.after(name, stop - 1) if piece.final_recorded else field.zeros(1)
-                data[name] = np.concatenate([data[name], final])
-        cut = is_last and not data["terminated"][-1] and (piece.cut or not data["truncated"][-1])
-        data["truncated"][-1] |= cut
-        yield single(
-            data,
-            episode=piece.episode,
-            from_reset=piece.from_reset,
-            final_recorded=piece.final_recorded or not is_last,
-            is_open=not is_last,
-            cut=cut,
-        )
+
+    def read(name: str, start: int, stop: int) -> Array:
+        if name in FLAGS:
+            return steps.flags[name][start:stop].copy()
+        if stop <= steps.count:
+            return steps.rows(name, start, stop)
+        final = steps.after(name, stop - 2) if piece.final_recorded else steps.schema[name].zeros(1)
+        return np.concatenate([steps.rows(name, start, stop - 1), final])
+
+    return episode_blocks(
+        steps.schema,
+        read,
+        steps=steps.count,
+        number=piece.episode,
+        from_reset=piece.from_reset,
+        final_recorded=piece.final_recorded,
+        cut=piece.cut,
+        is_open=not piece.is_last,
+    )
 
 
 def recognises(path: Path) -> bool:

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.block import Block, single
+from rlx.block import Block
 from rlx.errors import CorruptShardError
 from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, RowType
 from rlx.formats.common.hdf5 import file as hdf5_file
@@ -17,9 +17,10 @@ from rlx.formats.common.hdf5.episodes import Hdf5Columns
 from rlx.formats.common.hdf5.text import is_text
 from rlx.formats.common.pictures import decode_picture
 from rlx.formats.common.provenance import noted_fields, read_notes
+from rlx.formats.common.rows.episodes import episode_blocks
 from rlx.formats.common.source import MalformedError
 from rlx.formats.minari.layout import ATTRIBUTES, CUT, GROUPS, INFOS, STEPS, Space, describe, is_image, leaf_space
-from rlx.schema import TEXT, Field, Role, Schema
+from rlx.schema import FLAGS, TEXT, Field, Role, Schema
 
 ROLES = {"observation": Role.OBSERVATION, "action": Role.STEP}
 
@@ -194,20 +195,15 @@ class StoredEpisode(ABC):
     def _corrupt(self, name: str, expected: str, found: str) -> CorruptShardError:
         """Return the error of a field."""
 
-    def block(self, start: int, stop: int) -> Block:
-        """Return the steps from ``start`` to ``stop``."""
-        is_last = stop == self.steps
-        data = {
-            name: self._read(name, start, stop + (is_last and field.role == Role.OBSERVATION))
-            for name, field in self._schema.fields.items()
-        }
-        for name in ("terminated", "truncated"):
-            early = np.flatnonzero(data[name][: len(data[name]) - is_last])
-            if len(early):
-                raise self._corrupt(name, "it at the last step only", f"it at step {start + int(early[0]):,}")
-        cut = is_last and not data["terminated"][-1] and (self._is_cut or not data["truncated"][-1])
-        data["truncated"][-1] |= cut
-        return single(data, episode=self._number, is_open=not is_last, cut=cut)
+    def blocks(self) -> Iterator[Block]:
+        """Yield all steps."""
+        return episode_blocks(self._schema, self._checked, steps=self.steps, number=self._number, cut=self._is_cut)
+
+    def _checked(self, name: str, start: int, stop: int) -> NDArray[Any]:
+        rows = self._read(name, start, stop)
+        if name in FLAGS and len(early := np.flatnonzero(rows[: len(rows) - (stop == self.steps)])):
+            raise self._corrupt(name, "it at the last step only", f"it at step {start + int(early[0]):,}")
+        return rows
 
 
 class Episode(StoredEpisode):

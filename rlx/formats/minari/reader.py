@@ -20,7 +20,7 @@ from rlx.formats.common.fields import NOT_OF_STEPS, can_be_noted, expecting, not
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.provenance import KEY, read_notes
 from rlx.formats.common.rows.episodes import shard_bounds
-from rlx.formats.common.source import EpisodeGroups, block_steps
+from rlx.formats.common.source import EpisodeGroups
 from rlx.formats.minari import arrow
 from rlx.formats.minari.episode import Episode, EpisodeDataset, MinariFields, StoredEpisode, fields_of
 from rlx.formats.minari.layout import ID, LAYOUT, MAIN_DATA, METADATA, STEPS, Space, check
@@ -65,15 +65,13 @@ class Minari(EpisodeGroups):
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
         """Yield the steps of a shard, an episode at a time, long ones in pieces."""
-        max_steps = block_steps(self.schema)
         with expecting(LAYOUT), self._opened() as open_episode:
             if not (self.root / METADATA).is_file():
                 raise SourceNotFoundError(f"{self.root / METADATA} is missing")
             for number in range(*self.first_episodes[shard : shard + 2]):
                 with open_episode(number) as episode:
                     dropped["episode_without_step"] += episode.steps == 0
-                    for start in range(0, episode.steps, max_steps):
-                        yield episode.block(start, min(start + max_steps, episode.steps))
+                    yield from episode.blocks()
 
     @contextmanager
     def _opened(self) -> Iterator[Callable[[int], StoredEpisode]]:

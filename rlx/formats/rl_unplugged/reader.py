@@ -21,7 +21,7 @@ from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.formats.common.fields import expecting, not_taken_note
 from rlx.formats.common.record_files import records
-from rlx.formats.common.rows.episodes import observed_blocks
+from rlx.formats.common.rows.episodes import episode_blocks, last_flag
 from rlx.formats.common.source import MalformedError
 from rlx.formats.common.tf_example import Feature, parse_example
 from rlx.formats.rl_unplugged import (
@@ -36,7 +36,7 @@ from rlx.formats.rl_unplugged import (
     shard_file,
 )
 from rlx.formats.rl_unplugged.frames import FRAME_SHAPE, decode_frames
-from rlx.schema import Schema
+from rlx.schema import FLAGS, Schema
 from rlx.wording import did_you_mean
 
 NOTES: Mapping[str, Any] = MappingProxyType(
@@ -303,15 +303,10 @@ def _column(features: Mapping[str, Feature], name: str, dtype: type[np.generic],
 
 def _blocks(episode: _Episode) -> Iterator[Block]:
     def read(name: str, start: int, stop: int) -> NDArray[Any]:
+        if name in FLAGS:
+            return last_flag(start, stop, episode.steps, is_set=episode.terminated == (name == "terminated"))
         if name == "observation":
             return decode_frames(episode.pngs[start:stop])
         return (episode.actions if name == "action" else episode.rewards)[start:stop]
 
-    return observed_blocks(
-        _SCHEMA,
-        read,
-        steps=episode.steps,
-        number=episode.number,
-        terminated=episode.terminated,
-        cut=not episode.terminated,
-    )
+    return episode_blocks(_SCHEMA, read, steps=episode.steps, number=episode.number, cut=not episode.terminated)

@@ -28,7 +28,7 @@ from rlx.formats.common.fields import (
 from rlx.formats.common.pictures import is_jpeg
 from rlx.formats.common.provenance import KEY, noted_fields, read_notes
 from rlx.formats.common.record_files import records
-from rlx.formats.common.rows.episodes import observed_blocks
+from rlx.formats.common.rows.episodes import episode_blocks, last_flag
 from rlx.formats.common.source import MalformedError
 from rlx.formats.common.tf_example import Feature as Values
 from rlx.formats.common.tf_example import parse_example
@@ -51,6 +51,7 @@ from rlx.formats.rlds.layout import (
     episode_features,
     steps_features,
 )
+from rlx.schema import FLAGS as SCHEMA_FLAGS
 from rlx.schema import TEXT, Role, Schema
 
 _MAX_SHARDS = 100_000
@@ -305,7 +306,7 @@ class Episode:
             )
         self._terminated, self._from_reset = bool(terminal[-1]), bool(first[0])
         self._number = self._number_at(EPISODE_ID, place)
-        self._is_cut = bool(self._number_at(CUT, 0)) and not self._terminated
+        self._is_cut = bool(self._number_at(CUT, 0))
         for name, feature in features.items():
             found = feature.count(self._feature(name))
             if found != self.steps + 1:
@@ -313,17 +314,18 @@ class Episode:
 
     def blocks(self) -> Iterator[Block]:
         """Yield the episode, in pieces."""
-        return observed_blocks(
+        return episode_blocks(
             self._schema,
             self._rows,
             steps=self.steps,
             number=self._number,
-            terminated=self._terminated,
             from_reset=self._from_reset,
             cut=self._is_cut,
         )
 
     def _rows(self, name: str, start: int, stop: int) -> NDArray[Any]:
+        if name in SCHEMA_FLAGS:
+            return last_flag(start, stop, self.steps, is_set=self._terminated == (name == "terminated"))
         if name not in self._features:
             return np.full(stop - start, self._split, object)
         try:

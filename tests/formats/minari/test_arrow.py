@@ -17,7 +17,6 @@ from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.common.source import Source
 from rlx.formats.finding import find_run
 from rlx.formats.minari import arrow
-from rlx.formats.minari import reader as minari
 from rlx.formats.minari.reader import Minari, open_minari
 from tests.contracts.source import SourceContract, fuzz, read
 from tests.minari_files import DICT, GREY, IMAGE, TUPLE, VECTOR, read_dataset, write_dataset
@@ -35,7 +34,7 @@ class ArrowContract(SourceContract):
     @pytest.fixture
     def root(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setattr(row_episodes, "STEPS_PER_SHARD", 8)
-        monkeypatch.setattr(minari, "block_steps", lambda _: 4)
+        monkeypatch.setattr(row_episodes, "block_steps", lambda _: 4)
         monkeypatch.setattr(arrow, "batch_rows", lambda _: 3)
         return write_dataset(tmp_path, "many-v0", lengths=[5, 3, 9, 1], data_format=self.storage) / "data"
 

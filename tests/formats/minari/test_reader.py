@@ -14,7 +14,6 @@ from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.common.source import Source
 from rlx.formats.finding import find_run
-from rlx.formats.minari import reader as minari
 from rlx.formats.minari.layout import MAIN_DATA, METADATA, describe
 from rlx.formats.minari.reader import Minari, find_runs, open_minari
 from rlx.pipeline.convert import convert
@@ -51,7 +50,7 @@ class TestShards(MinariContract):
     @pytest.fixture
     def root(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setattr(row_episodes, "STEPS_PER_SHARD", 8)
-        monkeypatch.setattr(minari, "block_steps", lambda _: 4)
+        monkeypatch.setattr(row_episodes, "block_steps", lambda _: 4)
         return write_dataset(tmp_path, "many-v0", lengths=[5, 3, 1, 30, 2, 2]) / "data"
 
     def test_shards_are_whole_episodes(self, source: Minari) -> None:

@@ -74,11 +74,6 @@ class RowEpisode:
     cut: bool = False
 
     @property
-    def is_cut(self) -> bool:
-        """Whether the steps stop before the environment ends the episode."""
-        return not self.terminated and (self.cut or self.rows > self.steps or not self.truncated)
-
-    @property
     def steps(self) -> int:
         """Steps that the rows give."""
         return self.rows if self.final_recorded or self.terminated else self.rows - 1
@@ -87,61 +82,69 @@ class RowEpisode:
         """Yield the episode in blocks; counts the row that gives no step."""
         if self.rows > self.steps:
             dropped[WITHOUT_OUTCOME] += self.rows - self.steps
-        longest = block_steps(schema)
-        for start in range(0, self.steps, longest):
-            yield self._block(schema, columns, start, min(start + longest, self.steps))
 
-    def _block(self, schema: Schema, columns: Columns, start: int, stop: int) -> Block:
-        is_last = stop == self.steps
-        data: dict[str, NDArray[np.generic]] = {}
-        for name, field in schema.fields.items():
+        def read(name: str, start: int, stop: int) -> NDArray[Any]:
             if name in FLAGS:
-                data[name] = np.zeros(stop - start, bool)
-                data[name][-1] = is_last and (getattr(self, name) or (name == "truncated" and self.is_cut))
-            elif field.role != Role.OBSERVATION or not is_last:
-                data[name] = columns.rows(name, start, stop)
-            elif self.rows > self.steps:
-                data[name] = columns.rows(name, start, stop + 1)
-            else:
-                final = columns.after(name, stop - 1) if self.final_recorded else field.zeros(1)
-                data[name] = np.concatenate([columns.rows(name, start, stop), final.astype(field.numpy_dtype)])
-        return single(
-            data,
-            episode=self.number,
+                return last_flag(start, stop, self.steps, is_set=getattr(self, name))
+            if stop <= self.rows:
+                return columns.rows(name, start, stop)
+            final = columns.after(name, stop - 2) if self.final_recorded else schema[name].zeros(1)
+            return np.concatenate([columns.rows(name, start, stop - 1), final.astype(schema[name].numpy_dtype)])
+
+        yield from episode_blocks(
+            schema,
+            read,
+            steps=self.steps,
+            number=self.number,
             from_reset=self.from_reset,
             final_recorded=self.final_recorded or self.rows > self.steps,
-            is_open=not is_last,
-            cut=is_last and self.is_cut,
+            cut=self.cut or self.rows > self.steps,
         )
 
 
-def observed_blocks(
+def last_flag(start: int, stop: int, steps: int, *, is_set: bool) -> NDArray[np.bool_]:
+    """Return a flag of the steps [start, stop) of an episode, which only its last step can have."""
+    flags = np.zeros(stop - start, bool)
+    flags[-1] = is_set and stop == steps
+    return flags
+
+
+def episode_blocks(
     schema: Schema,
     read: Callable[[str, int, int], NDArray[Any]],
     *,
     steps: int,
     number: int,
-    terminated: bool,
     from_reset: bool = True,
-    cut: bool,
+    final_recorded: bool = True,
+    cut: bool = False,
+    is_open: bool = False,
 ) -> Iterator[Block]:
-    """Yield the steps of an episode that has one more row of observations than steps.
+    """Yield an episode in blocks. Its last step is flagged truncated if it is not terminated.
 
     Args:
-        read: returns rows of a field other than the flags.
-        cut: whether the recording stopped although the episode had not ended.
+        read: returns new rows of a field; of an observation also that after the last step.
+        cut: whether the recording stopped although the environment did not end the episode.
+        is_open: whether the episode continues after these steps.
     """
     size = block_steps(schema)
     for start in range(0, steps, size):
         stop = min(start + size, steps)
-        is_last = stop == steps
-        ends = np.zeros(stop - start, bool)
-        ends[-1] = is_last
-        data: dict[str, NDArray[Any]] = {"terminated": ends & terminated, "truncated": ends & (not terminated)}
-        for name, field in schema.fields.items():
-            if name not in FLAGS:
-                data[name] = read(name, start, stop + (is_last and field.role == Role.OBSERVATION))
-        yield single(data, episode=number, from_reset=from_reset, is_open=not is_last, cut=is_last and cut)
+        is_last = stop == steps and not is_open
+        data = {
+            name: read(name, start, stop + (is_last and field.role == Role.OBSERVATION))
+            for name, field in schema.fields.items()
+        }
+        is_cut = is_last and not data["terminated"][-1] and (cut or not data["truncated"][-1])
+        data["truncated"][-1] |= is_cut
+        yield single(
+            data,
+            episode=number,
+            from_reset=from_reset,
+            final_recorded=final_recorded,
+            is_open=not is_last,
+            cut=bool(is_cut),
+        )
 
 
 def without_outcome(episodes: Iterable[RowEpisode]) -> dict[str, int]:
