@@ -90,16 +90,9 @@ class ReplayBufferEnsemble(SavedTogether):
             if not isinstance(buffer, ReplayBuffer | ReplayBufferEnsemble):
                 raise TypeError(f"expected replay buffers, found {type(buffer).__name__}")
         self._choice = (
-            samplers.choice
-            if samplers is not None
-            else BufferChoice(
-                len(buffers),
-                p=p,
-                sample_from_all=sample_from_all,
-                num_buffer_sampled=num_buffer_sampled,
-                seed=seed,
-                generator=generator,
-            )
+            BufferChoice(len(buffers), p, sample_from_all, num_buffer_sampled, seed, generator)
+            if samplers is None
+            else samplers.choice
         )
         self._buffers = buffers
         self._batch_size = batch_size

@@ -216,14 +216,7 @@ class SamplerEnsemble(_EnsembleParts, SavedState):
         for sampler in samplers:
             check_kind("sampler", sampler, Sampler)
         self.samplers = samplers
-        self.choice = BufferChoice(
-            len(samplers),
-            p=p,
-            sample_from_all=sample_from_all,
-            num_buffer_sampled=num_buffer_sampled,
-            seed=seed,
-            generator=generator,
-        )
+        self.choice = BufferChoice(len(samplers), p, sample_from_all, num_buffer_sampled, seed, generator)
 
     @property
     def p(self) -> NDArray[np.float64] | None:
@@ -307,7 +300,6 @@ class BufferChoice:
     def __init__(
         self,
         count: int,
-        *,
         p: Sequence[float] | torch.Tensor | None = None,
         sample_from_all: bool = False,
         num_buffer_sampled: int | None = None,
