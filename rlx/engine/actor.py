@@ -6,7 +6,7 @@ import pickle
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
@@ -147,24 +147,18 @@ class ProcessActors(Generic[P]):
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        close_all(self._actors, at_once=kind is not None)
+        try:
+            self._close(at_once=kind is not None)
+        except BaseException:  # Ctrl-C while it waits
+            self._close(at_once=True)
+            raise
 
-
-def close_all(actors: Iterable[ProcessActor[Any, Any]], *, at_once: bool) -> None:
-    """End actors side by side and wait until all have ended; at once, if an exception comes while it waits."""
-    actors = list(actors)
-    try:
-        _close(actors, at_once=at_once)
-    except BaseException:  # Ctrl-C
-        _close(actors, at_once=True)
-        raise
-
-
-def _close(actors: Sequence[ProcessActor[Any, Any]], *, at_once: bool) -> None:
-    for actor in actors:
-        actor.end(at_once=at_once)
-    for actor in actors:
-        actor.close(at_once=at_once)
+    def _close(self, *, at_once: bool) -> None:
+        """End all actors side by side, and wait until they have ended."""
+        for actor in self._actors:
+            actor.end(at_once=at_once)
+        for actor in self._actors:
+            actor.close(at_once=at_once)
 
 
 def unpickled(made_of: bytes) -> Callable[[Any], Any]:
