@@ -6,6 +6,7 @@
 """
 
 import json
+import math
 import os
 import pickle
 import re
@@ -48,11 +49,6 @@ class Leaf:
     dtype: torch.dtype
     shape: tuple[int, ...]
 
-    @property
-    def step_bytes(self) -> int:
-        """Bytes of one step's."""
-        return torch.Size(self.shape).numel() * self.dtype.itemsize
-
 
 def save(
     path: Path,
@@ -66,7 +62,7 @@ def save(
 
     Args:
         state: numbers, lists and tensors.
-        write_beside: writes further files into the directory of the checkpoint's files, which ``files_of`` returns.
+        write_beside: writes further files into the directory of the checkpoint's files, which ``load`` returns.
     """
     if path.exists() and not (path / _MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
         raise DatasetExistsError(f"{path} exists and is not a checkpoint of a buffer", hint="choose another path")
@@ -119,12 +115,17 @@ def _leaf_json(key: tuple[str, ...], tensor: torch.Tensor) -> dict[str, Any]:
     return {"key": list(key), "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape[1:])}
 
 
-def load(path: Path, hooks: Sequence[Hook] = ()) -> tuple[dict[str, Any], Iterator[TensorDictBase]]:
-    """Return the state and the blocks of steps of a checkpoint; blocks are read when they are asked for."""
+def load(path: Path, hooks: Sequence[Hook] = ()) -> tuple[dict[str, Any], Iterator[TensorDictBase], Path]:
+    """Return the state, the blocks of steps and the directory of the files of a checkpoint.
+
+    Blocks are read when they are asked for.
+    """
     manifest = _manifest(path)
-    directory = _files(path, manifest)
-    steps = read_blocks(directory, manifest)
-    return _state(directory / _STATE), (_hooked(block, hooks) for block in steps)
+    name = str(manifest.get("files"))
+    if not HEX_NAME.fullmatch(name):
+        raise CorruptDatasetError(f"{path / _MANIFEST} is damaged: files {name!r}")
+    steps = read_blocks(path / name, manifest)
+    return _state(path / name / _STATE), (_hooked(block, hooks) for block in steps), path / name
 
 
 def read_blocks(directory: Path, manifest: Mapping[str, Any], only: str | None = None) -> Iterator[TensorDictBase]:
@@ -140,18 +141,6 @@ def read_blocks(directory: Path, manifest: Mapping[str, Any], only: str | None =
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
         raise CorruptDatasetError(f"{directory}: its manifest is damaged: {exc!r}") from exc
     return _read_steps(directory, described, sizes, only)
-
-
-def files_of(path: Path) -> Path:
-    """Return the directory of a checkpoint's files."""
-    return _files(path, _manifest(path))
-
-
-def _files(path: Path, manifest: Mapping[str, Any]) -> Path:
-    name = str(manifest.get("files"))
-    if not HEX_NAME.fullmatch(name):
-        raise CorruptDatasetError(f"{path / _MANIFEST} is damaged: files {name!r}")
-    return path / name
 
 
 def _manifest(path: Path) -> dict[str, Any]:
@@ -210,7 +199,7 @@ def _read_steps(
 
 
 def _read_leaf(file: BinaryIO, leaf: Leaf, steps: int, length: int) -> torch.Tensor:
-    expected = steps * leaf.step_bytes
+    expected = math.prod((steps, *leaf.shape)) * leaf.dtype.itemsize
     left = os.fstat(file.fileno()).st_size - file.tell()
     if not 0 <= length <= left:
         raise CorruptDatasetError(f"{file.name}: a block of {length:,} bytes, of which {left:,} are left")

@@ -514,7 +514,7 @@ class ReplayBuffer(Preprocessing):
             CorruptDatasetError: it is damaged; the buffer may be left empty.
             SchemaMismatchError: it has more steps than this buffer's storage holds, or other dimensions.
         """
-        state, steps = load(Path(path), self._load_hooks)
+        state, steps, _ = load(Path(path), self._load_hooks)
         check_part(state, path, "a buffer")
         self._restore(state, steps)
 

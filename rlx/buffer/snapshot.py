@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from rlx.buffer.checkpoint import check_part, files_of, load, save
+from rlx.buffer.checkpoint import check_part, load, save
 from rlx.buffer.index.continuity import ORIGIN
 from rlx.buffer.prefetch import Draw
 from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
@@ -194,7 +194,7 @@ class SavedState(ABC):
             CorruptDatasetError: the checkpoint is damaged.
             SchemaMismatchError: another kind of part wrote it.
         """
-        written, _ = load(Path(path))
+        written, *_ = load(Path(path))
         check_part(written, path, _part_name(self))
         self.load_state_dict(written["state"])
 
@@ -225,7 +225,7 @@ class SavedSteps:
             SchemaMismatchError: another kind of part wrote it, it has other dimensions, or more steps than fit.
         """
         storage: Any = self
-        written, steps = load(Path(path))
+        written, steps, _ = load(Path(path))
         check_part(written, path, "a storage")
         state = written["state"]
         if keeps_rows(state, storage):
@@ -277,14 +277,13 @@ class SavedTogether(ABC):
             CorruptDatasetError: the checkpoint is damaged.
             SchemaMismatchError: it is one of another number of parts, or of parts of another kind.
         """
-        written, _ = load(Path(path))
+        written, _, directory = load(Path(path))
         check_part(written, path, _part_name(self))
         parts = self._saved_parts()
         if written["count"] != len(parts):
             raise SchemaMismatchError(
                 f"{os.fspath(path)} is a checkpoint of {written['count']} parts, not {len(parts)}"
             )
-        directory = files_of(Path(path))
         for number, part in enumerate(parts):
             part.loads(directory / str(number))
         self._load_own_state(written["state"])
