@@ -115,17 +115,25 @@ def _leaf_json(key: tuple[str, ...], tensor: torch.Tensor) -> dict[str, Any]:
     return {"key": list(key), "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape[1:])}
 
 
-def load(path: Path, hooks: Sequence[Hook] = ()) -> tuple[dict[str, Any], Iterator[TensorDictBase], Path]:
+def load(
+    path: Path, part: str = "a buffer", hooks: Sequence[Hook] = ()
+) -> tuple[dict[str, Any], Iterator[TensorDictBase], Path]:
     """Return the state, the blocks of steps and the directory of the files of a checkpoint.
 
     Blocks are read when they are asked for.
+
+    Args:
+        part: what the checkpoint must be one of, as its state says.
     """
     manifest = _manifest(path)
     name = str(manifest.get("files"))
     if not HEX_NAME.fullmatch(name):
         raise CorruptDatasetError(f"{path / _MANIFEST} is damaged: files {name!r}")
     steps = read_blocks(path / name, manifest)
-    return _state(path / name / _STATE), (_hooked(block, hooks) for block in steps), path / name
+    state = _state(path / name / _STATE)
+    if (found := state.get("part", "a buffer")) != part:
+        raise SchemaMismatchError(f"{path} is a checkpoint of {found}, expected one of {part}")
+    return state, (_hooked(block, hooks) for block in steps), path / name
 
 
 def read_blocks(directory: Path, manifest: Mapping[str, Any], only: str | None = None) -> Iterator[TensorDictBase]:
@@ -209,10 +217,3 @@ def _read_leaf(file: BinaryIO, leaf: Leaf, steps: int, length: int) -> torch.Ten
         raise CorruptDatasetError(f"{file.name} is damaged: {exc}") from exc
     flat = torch.frombuffer(bytearray(raw), dtype=torch.uint8) if raw else torch.empty(0, dtype=torch.uint8)
     return flat.view(leaf.dtype).reshape(steps, *leaf.shape)
-
-
-def check_part(state: Mapping[str, Any], path: str | os.PathLike[str], expected: str) -> None:
-    """Raise SchemaMismatchError unless the state of a checkpoint is of this part, or of "a buffer"."""
-    found = state.get("part", "a buffer")
-    if found != expected:
-        raise SchemaMismatchError(f"{os.fspath(path)} is a checkpoint of {found}, expected one of {expected}")

@@ -18,7 +18,7 @@ from tensordict import NestedKey, TensorDictBase, is_tensorclass
 
 from rlx.buffer.batch import TENSORDICT, Form, as_steps, form_of, in_tensordict, rows_of, write_info
 from rlx.buffer.batched_draws import DrawsAhead
-from rlx.buffer.checkpoint import Hook, check_part, load, save
+from rlx.buffer.checkpoint import Hook, load, save
 from rlx.buffer.prefetch import Draw, Prefetcher, ReadWriteLock
 from rlx.buffer.preprocess import Preprocessing
 from rlx.buffer.protocol import Rows, Sampler, Storage, TrajectoryIndex, Writer, check_kind
@@ -514,8 +514,7 @@ class ReplayBuffer(Preprocessing):
             CorruptDatasetError: it is damaged; the buffer may be left empty.
             SchemaMismatchError: it has more steps than this buffer's storage holds, or other dimensions.
         """
-        state, steps, _ = load(Path(path), self._load_hooks)
-        check_part(state, path, "a buffer")
+        state, steps, _ = load(Path(path), hooks=self._load_hooks)
         self._restore(state, steps)
 
     def save_dataset(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from rlx.buffer.checkpoint import check_part, load, save
+from rlx.buffer.checkpoint import load, save
 from rlx.buffer.index.continuity import ORIGIN
 from rlx.buffer.prefetch import Draw
 from rlx.buffer.protocol import Rows, Sampler, Storage, Writer
@@ -183,7 +183,7 @@ class SavedState(ABC):
         Raises:
             DatasetExistsError: the directory holds something else.
         """
-        save(Path(path), {"part": _part_name(self), "state": self.state_dict()})
+        save(Path(path), {"part": type(self).__name__, "state": self.state_dict()})
 
     def loads(self, path: str | os.PathLike[str]) -> None:
         """Continue from a checkpoint that ``dumps`` wrote.
@@ -194,8 +194,7 @@ class SavedState(ABC):
             CorruptDatasetError: the checkpoint is damaged.
             SchemaMismatchError: another kind of part wrote it.
         """
-        written, *_ = load(Path(path))
-        check_part(written, path, _part_name(self))
+        written, *_ = load(Path(path), type(self).__name__)
         self.load_state_dict(written["state"])
 
 
@@ -225,8 +224,7 @@ class SavedSteps:
             SchemaMismatchError: another kind of part wrote it, it has other dimensions, or more steps than fit.
         """
         storage: Any = self
-        written, steps, _ = load(Path(path))
-        check_part(written, path, "a storage")
+        written, steps, _ = load(Path(path), "a storage")
         state = written["state"]
         if keeps_rows(state, storage):
             storage.restore(state["storage"], rows_and_steps(state, steps))
@@ -265,7 +263,7 @@ class SavedTogether(ABC):
             for number, part in enumerate(parts):
                 part.dumps(directory / str(number))
 
-        state = {"part": _part_name(self), "count": len(parts), "state": self._own_state()}
+        state = {"part": type(self).__name__, "count": len(parts), "state": self._own_state()}
         save(Path(path), state, write_beside=write)
 
     def loads(self, path: str | os.PathLike[str]) -> None:
@@ -277,8 +275,7 @@ class SavedTogether(ABC):
             CorruptDatasetError: the checkpoint is damaged.
             SchemaMismatchError: it is one of another number of parts, or of parts of another kind.
         """
-        written, _, directory = load(Path(path))
-        check_part(written, path, _part_name(self))
+        written, _, directory = load(Path(path), type(self).__name__)
         parts = self._saved_parts()
         if written["count"] != len(parts):
             raise SchemaMismatchError(
@@ -291,7 +288,3 @@ class SavedTogether(ABC):
     dump = dumps
     load = loads
     save = dumps
-
-
-def _part_name(part: object) -> str:
-    return type(part).__name__
