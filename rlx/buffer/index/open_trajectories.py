@@ -1,7 +1,6 @@
 """Which trajectories may still be continued: by id, lane, and the observation that must follow."""
 
 from collections.abc import Set
-from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -12,21 +11,6 @@ from rlx.buffer.protocol import Rows
 
 # Open trajectories of which nothing is stored any more that are remembered, in case a step of them still comes.
 MAX_WAITING = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class Assigned:
-    """Which trajectories runs belong to.
-
-    Attributes:
-        trajectory: [m] number of each run's.
-        started_by: [k] the run that each new one starts with; the first k spare numbers are theirs.
-        closed: [n] those that nothing can follow now.
-    """
-
-    trajectory: Rows
-    started_by: Rows
-    closed: Rows
 
 
 class OpenTrajectories:
@@ -48,8 +32,11 @@ class OpenTrajectories:
         expects: Rows,
         spare: Rows,
         wandering: Set[int] = frozenset(),
-    ) -> Assigned:
-        """Return the trajectory of each run [m], in the order in which they were written.
+    ) -> tuple[Rows, Rows, Rows]:
+        """Return [m] the trajectory of each run, in the order in which they were written.
+
+        Also [k] the run that each new trajectory starts with; the first k spare numbers are theirs. And [n] the
+        trajectories that nothing can follow now.
 
         A run continues the trajectory of its lane that matches, else the only one of another lane. Where several match
         it continues none: that two sources become one is worse than that one becomes two.
@@ -80,7 +67,7 @@ class OpenTrajectories:
                 closed.append(number)
             else:
                 self.hold(number, key, place, expect)
-        return Assigned(*(np.array(numbers, np.int64) for numbers in (trajectory, started_by, closed)))
+        return np.array(trajectory, np.int64), np.array(started_by, np.int64), np.array(closed, np.int64)
 
     def _take(self, key: int, digest: int, lane: int, *, is_local: bool) -> int:
         """Remove and return the trajectory that a run in a lane continues; -1 if none or several qualify."""

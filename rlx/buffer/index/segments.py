@@ -109,8 +109,10 @@ class Segments:
         unknown = np.full(len(lane), UNKNOWN, np.int64)
         begins, expects = unknown if begins is None else begins, unknown if expects is None else expects
         spare = self._trajectories.take(len(lane))
-        assigned = self._open.assign(lane, ids, done | sealed, detached, begins, expects, spare, wandering)
-        run, used = assigned.started_by, len(assigned.started_by)
+        trajectory, run, closed = self._open.assign(
+            lane, ids, done | sealed, detached, begins, expects, spare, wandering
+        )
+        used = len(run)
         self._trajectories.give(spare[used:])
         new = np.zeros(used, _TRAJECTORY)
         new["head"] = new["tail"] = -1
@@ -118,9 +120,9 @@ class Segments:
         new["length"], new["born"] = 0 if lost is None else lost[run], self._serial + run
         new["is_open"] = True
         self.trajectories[spare[:used]] = new
-        self._chain(_runs(lane, length, assigned.trajectory, detached, sealed, begins, expects))
-        self.trajectories["is_open"][assigned.closed] = False
-        self._bury(assigned.closed)
+        self._chain(_runs(lane, length, trajectory, detached, sealed, begins, expects))
+        self.trajectories["is_open"][closed] = False
+        self._bury(closed)
         self._trim(distinct(lane)[0])
         self._trajectories.give(self._open.forget())
 
