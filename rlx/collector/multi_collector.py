@@ -313,7 +313,7 @@ def _ray_actors(
     config = {name: value for name, value in (init or {}).items() if value is not None}
     each = _each({} if options is None else options, workers, "remote_configs")
     needed = ceil(sum(float(one.get("num_cpus", 1)) for one in each))
-    return RayActors(config.pop("address", None), cpus=max(needed, cores()), config=config, options=options)
+    return RayActors(config.pop("address", None), cpus=max(needed, cores()), config=config, options=each)
 
 
 # Names of TorchRL for its backends.

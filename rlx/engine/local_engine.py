@@ -80,11 +80,10 @@ _GROUP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 
 
 class LocalEngine:
-    """Engine that runs functions of the form ``function(task, progress)``, each task in one of ``jobs`` processes.
+    """Engine that runs functions of the form ``function(task, progress)``, each task in one of ``jobs`` processes; see
+    ``Engine``.
 
-    With one job they run in this process, one after the other. Leaving the context waits for submitted tasks, or,
-    after an exception, stops it: workers die at once, as they do when this process is killed, and what they had half
-    done is for the next run to sweep.
+    With one job they run in this process, one after the other.
 
     Example:
         >>> from rlx.progress import Silent

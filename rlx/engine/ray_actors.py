@@ -93,8 +93,8 @@ class RayActors(ProcessActors[RayActor[Any, Any]]):
     Args:
         cpus: of a cluster that is started here; by default those of this machine.
         config: further arguments for ``ray.init``.
-        options: what an actor takes of the cluster, as ``ray.remote`` has it, such as ``num_cpus`` (1 by default),
-            ``num_gpus`` or ``resources``; or a list of such, one for every actor that there is at a time.
+        options: what every actor that there is at a time takes of the cluster, as ``ray.remote`` has it, such as
+            ``num_cpus`` (1 by default), ``num_gpus`` or ``resources``; further actors take the same in turn.
     """
 
     shares_memory = False
@@ -105,11 +105,11 @@ class RayActors(ProcessActors[RayActor[Any, Any]]):
         *,
         cpus: int | None = None,
         config: Mapping[str, Any] | None = None,
-        options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        options: Sequence[Mapping[str, Any]] = ({},),
     ) -> None:
         super().__init__()
         self._cluster = ray_cluster(address, cpus=cpus, config=config)
-        self._options = [options or {}] if options is None or isinstance(options, Mapping) else list(options)
+        self._options = options
         self._stack = ExitStack()
         self._ray: ModuleType | None = None
 

@@ -163,7 +163,7 @@ class TestRayActors(ActorsContract):
             assert actors.start(cpus, None).call(None).result(60) == 0.25
 
     def test_more_than_the_cluster_has_room_for(self, caplog: pytest.LogCaptureFixture) -> None:
-        with RayActors(options={"num_cpus": 1.5}) as actors:
+        with RayActors(options=[{"num_cpus": 1.5}]) as actors:
             two = [actors.start(cpus, None) for _ in range(2)]
             assert "actors need 3 CPUs, the Ray cluster has 2" in caplog.text
             two[0].call(None).result(60)
