@@ -50,7 +50,7 @@ def space_of(spec: Any, name: str) -> Space:
     Args:
         spec: a ``torchrl.data.TensorSpec`` without a batch dimension.
     """
-    kinds = {kind.__name__ for kind in type(spec).__mro__}
+    kinds = _kinds(spec)
     if "Composite" in kinds and "Stacked" not in kinds:
         return spaces.Dict({key: space_of(part, f"{name}/{key}") for key, part in spec.items()})
     if "NonTensor" in kinds:
@@ -75,10 +75,10 @@ def space_of(spec: Any, name: str) -> Space:
         if shape:
             return spaces.MultiDiscrete(np.full(shape, spec.space.n, np.int64), dtype.type)
         return spaces.Discrete(spec.space.n, dtype=dtype.type)
-    if "Unbounded" in kinds or "UnboundedContinuous" in kinds or "UnboundedDiscrete" in kinds:
+    if "Unbounded" in kinds:
         low, high = (-np.inf, np.inf) if dtype.kind == "f" else _limits(dtype)
         return _box(low, high, shape, dtype)
-    if "Bounded" in kinds or "BoundedContinuous" in kinds:
+    if "Bounded" in kinds:
         bounds = spec.space.low, spec.space.high
         lowest, highest = (np.broadcast_to(bound.cpu().numpy(), shape) for bound in bounds)
         return _box(lowest, highest, shape, dtype)
@@ -312,7 +312,8 @@ def _supplied(env: Any) -> Iterator[str]:
         if "TensorDictPrimer" in _kinds(transform) and not transform.random:
             values = transform.default_value
             if isinstance(values, Mapping):
-                yield from (_first(key) for key, value in values.items() if _is_zero(value))
+                zeros = (key for key, value in values.items() if isinstance(value, int | float) and value == 0)
+                yield from map(_first, zeros)
 
 
 def _parts(transform: Any) -> Iterator[Any]:
@@ -321,10 +322,6 @@ def _parts(transform: Any) -> Iterator[Any]:
         return
     for part in transform:
         yield from _parts(part)
-
-
-def _is_zero(value: Any) -> bool:
-    return isinstance(value, int | float) and value == 0
 
 
 def _check_one_each(env: Any, name: str) -> None:
