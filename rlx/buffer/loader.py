@@ -95,7 +95,6 @@ class Loader(IterableDataset[TensorDictBase]):
         window: int | None = None,
     ) -> None:
         self.rank, self.world_size = _place(rank, world_size)
-        self._slice_len = slice_len
         length = slice_len or 1
         _check(batch_size, length, self.world_size, prefetch, threads)
         if shuffle == "blocks" and (weights is not None or replacement):

@@ -20,18 +20,7 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class ActorDiedError(RuntimeError):
-    """The process of an actor has ended, by itself or because it was closed, before it gave its answer.
-
-    Args:
-        exit_code: of the process; minus the signal's number if one killed it. None if unknown.
-    """
-
-    def __init__(self, message: str, exit_code: int | None = None) -> None:
-        super().__init__(message, exit_code)
-        self.exit_code = exit_code
-
-    def __str__(self) -> str:
-        return str(self.args[0])
+    """The process of an actor has ended, by itself or because it was closed, before it gave its answer."""
 
 
 class Actor(Protocol[T_contra, R]):

@@ -122,9 +122,9 @@ class LocalActor(ProcessActor[T, R]):
         if has_hung:
             self._process.kill()  # one that is stopped would not hear of anything else
         code = self._reap()
-        death = ActorDiedError(f"an actor's process ended with exit code {code}", code)
+        death = ActorDiedError(f"an actor's process ended with exit code {code}")
         if has_hung:
-            death = ActorDiedError(f"an actor did not finish a step within {self._step_timeout:g} s", code)
+            death = ActorDiedError(f"an actor did not finish a step within {self._step_timeout:g} s")
         with self._lock:
             self._death = death
             pending, self._pending = self._pending, deque()

@@ -49,9 +49,8 @@ class TestLocalActors(ActorsContract):
 
 @pytest.mark.parametrize(("order", "code"), [("exit", 3), ("kill", -signal.SIGKILL)])
 def test_the_exit_code(order: str, code: int) -> None:
-    with LocalActors() as actors, pytest.raises(ActorDiedError, match=f"exit code {code}") as error:
+    with LocalActors() as actors, pytest.raises(ActorDiedError, match=f"ended with exit code {code}$"):
         actors.start(Adder, 0).call(order).result(60)
-    assert error.value.exit_code == code
 
 
 def test_a_function_that_is_ended_at_once_is_closed(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ _STEPS_A_FINAL = 8
 class Description:
     """Metadata of a worker's environment that a collector needs; see ``VectorEnvironment``."""
 
-    name: str
     num_envs: int
     is_batched: bool
     observation_space: Space

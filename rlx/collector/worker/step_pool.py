@@ -113,7 +113,7 @@ class StepWorker:
     def describe(self) -> Description:
         """Return what the environment is like."""
         env = self._environment
-        return Description(env.name, env.num_envs, env.is_batched, env.observation_space, env.action_space)
+        return Description(env.num_envs, env.is_batched, env.observation_space, env.action_space)
 
     def share(self, layout: MemoryLayout, path: Path) -> None:
         """Send steps and receive weights through the memory in a file from now on."""

@@ -265,7 +265,7 @@ class Mortal:
             self._inline.close()
         if self._is_dead:
             future: Future[Any] = Future()
-            future.set_exception(ActorDiedError("it died", -9))
+            future.set_exception(ActorDiedError("it died"))
             return future
         return self._inline.call(task)
 
