@@ -201,10 +201,12 @@ class BaseCollector(Closing):
             }
 
     def _live_state(self) -> dict[str, Any]:
-        source = self._source.live_state()
-        self.hidden_state = source if isinstance(source, str) else None
-        if isinstance(source, str):
-            return {"hidden": source}
+        try:
+            source = self._source.live_state()
+        except HiddenStateError as exc:
+            self.hidden_state = str(exc)
+            return {"hidden": self.hidden_state}
+        self.hidden_state = None
         weights = self._pool.weights
         return {
             "source": source,
@@ -221,13 +223,13 @@ class BaseCollector(Closing):
         version, packed = state["weights"]
         self._pool.publish(Weights(version, packed.numpy()))
         self._drop_episodes()
-        self.hidden_state = self._source.load_live_state(state["source"])
-        if self.hidden_state is None:
-            try:
-                running: Any = [self._episodes, self._waiting]
-                self._episodes, self._waiting = restore(running, state["episodes"], (Ended, Piece))
-            except HiddenStateError as exc:
-                self.hidden_state = str(exc)
+        self.hidden_state = None
+        try:
+            self._source.load_live_state(state["source"])
+            running: Any = [self._episodes, self._waiting]
+            self._episodes, self._waiting = restore(running, state["episodes"], (Ended, Piece))
+        except HiddenStateError as exc:
+            self.hidden_state = str(exc)
         self._next_episode = state["next_episode"]
         return self.hidden_state is None
 

@@ -214,28 +214,23 @@ class StepSource:
         self.restart(range(len(self.envs)))
         self.frames = self._asked = frames
 
-    def live_state(self) -> dict[str, Any] | str:
-        """Return the state of the counts and of all workers; or, as text, what cannot be read."""
-        workers = self.pool.state()
-        if isinstance(workers, str):
-            return workers
+    def live_state(self) -> dict[str, Any]:
+        """Return the state of the counts and of all workers; raise HiddenStateError if it cannot be read."""
         return {
-            "workers": workers,
+            "workers": self.pool.state(),
             "counts": [self.frames, self._asked, self._rounds, self.sessions],
             "seed": self.seed,
             "due": self._due.copy(),
             "ids": [ids.state_dict() for ids in self._ids],
         }
 
-    def load_live_state(self, state: Mapping[str, Any]) -> str | None:
-        """Continue from a state of ``live_state``; return why not, None if it does."""
-        if (why := self.pool.load_state(state["workers"], self._first_envs)) is not None:
-            return why
+    def load_live_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of ``live_state``; raise HiddenStateError if it does not fit."""
+        self.pool.load_state(state["workers"], self._first_envs)
         self.frames, self._asked, self._rounds, self.sessions = state["counts"]
         self.seed, self._due = state["seed"], dict(state["due"])
         for ids, saved in zip(self._ids, state["ids"], strict=True):
             ids.load_state_dict(saved)
-        return None
 
     def _round(self) -> list[QuotaSteps]:
         quotas = quotas_for(self._left(), self._lengths, self.envs)

@@ -127,26 +127,19 @@ class StepWorker:
         """Close the environment."""
         self._environment.close()
 
-    def state(self) -> dict[str, Any] | str:
-        """Return the state of rollout, environment and generators; or, as text, what cannot be read."""
-        try:
-            live = None if self._rollout is None else capture([self._rollout, self._random])
-        except HiddenStateError as exc:
-            return str(exc)
+    def state(self) -> dict[str, Any]:
+        """Return the state of rollout, environment and generators; raise HiddenStateError if it cannot be read."""
+        live = None if self._rollout is None else capture([self._rollout, self._random])
         return {"live": live, "version": self._version, "generators": generator_state()}
 
-    def load_state(self, state: Mapping[str, Any], first_env: int) -> str | None:
-        """Continue from a state of ``state``; return None, or, as text, why it does not fit."""
+    def load_state(self, state: Mapping[str, Any], first_env: int) -> None:
+        """Continue from a state of ``state``; raise HiddenStateError if it does not fit."""
         if state["live"] is None:
-            return None
+            return
         self._begin(0, first_env, self._config.seed)
-        try:
-            self._rollout, self._random = restore([self._rollout, self._random], state["live"], (Steps,))
-        except HiddenStateError as exc:
-            return str(exc)
+        self._rollout, self._random = restore([self._rollout, self._random], state["live"], (Steps,))
         self._version = state["version"]
         set_generator_state(state["generators"])
-        return None
 
     def _collect_into(self, memory: SharedSteps, task: StepTask) -> Remainder:
         if memory.edition != self._edition:
@@ -268,28 +261,22 @@ class StepPool(WorkerPool[StepTask]):
         """The last published weights."""
         return self._weights
 
-    def state(self) -> list[dict[str, Any]] | str:
-        """Return the state of every worker; or, as text, what cannot be read. No tasks may be pending."""
-        found = []
-        for worker, actor in enumerate(self._actors):
-            if self.unanswered(worker):
-                return "workers collect ahead of the learner"
-            if isinstance(one := actor.call(StepWorker.state).result(), str):
-                return one
-            found.append(one)
-        return found
+    def state(self) -> list[dict[str, Any]]:
+        """Return the state of every worker; raise HiddenStateError if one cannot be read, or has pending tasks."""
+        return [self._idle(worker).call(StepWorker.state).result() for worker in range(len(self._actors))]
 
-    def load_state(self, states: Sequence[Mapping[str, Any]], first_envs: Sequence[int]) -> str | None:
-        """Restore the states of workers; return why one cannot be restored, or None."""
+    def load_state(self, states: Sequence[Mapping[str, Any]], first_envs: Sequence[int]) -> None:
+        """Restore the states of workers; raise HiddenStateError if one cannot be restored."""
         if len(states) != len(self._actors):
-            return f"there were {len(states)} workers, and now are {len(self._actors)}"
+            raise HiddenStateError(f"there were {len(states)} workers, and now are {len(self._actors)}")
         for worker, (state, first) in enumerate(zip(states, first_envs, strict=True)):
-            if self.unanswered(worker):
-                return "workers collect ahead of the learner"
             load = partial(StepWorker.load_state, state=state, first_env=first)
-            if (why := self._actors[worker].call(load).result()) is not None:
-                return str(why)
-        return None
+            self._idle(worker).call(load).result()
+
+    def _idle(self, worker: int) -> Actor[Any, Any]:
+        if self.unanswered(worker):
+            raise HiddenStateError("workers collect ahead of the learner")
+        return self._actors[worker]
 
     def detach(self) -> None:
         """Make workers of this process continue with copies of the policy."""
