@@ -1,4 +1,4 @@
-"""A user's function: found by name, sent to other processes, and compared with what it was."""
+"""User functions: loaded by name, pickled for other processes, and identified by a checksum."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def _module(place: str, failed: type[RlxError], absent: type[RlxError] | None) -
         return _file_module(Path(place), failed, absent) if place.endswith(".py") else importlib.import_module(place)
     except RlxError:
         raise
-    except (Exception, SystemExit) as exc:  # whatever a stranger's module raises
+    except (Exception, SystemExit) as exc:  # a user's module may raise anything
         raise failed(f"{place} cannot be imported: {type(exc).__name__}: {exc}", hint=_file_hint(place)) from exc
 
 
 def _file_hint(place: str) -> str | None:
-    """Return a hint if the module is in the working directory and not on Python's path."""
+    """Return a hint if the module is a file in the working directory, which is not on Python's path."""
     file = Path(*place.split(".")).with_suffix(".py")
     return f"{file}:NAME names an object of the file" if not place.endswith(".py") and file.is_file() else None
 
@@ -62,12 +62,12 @@ def _file_module(path: Path, failed: type[RlxError], absent: type[RlxError] | No
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A function of the user's.
+    """A user's function.
 
     Args:
-        name: ``module:name`` or ``file.py:name``; of others what they call themselves.
-        sha256: of the file that defines it, or without a file of the function itself.
-        sent: the function pickled, where its name alone does not find it.
+        name: ``module:name`` or ``file.py:name``; of a function object, its module and qualified name.
+        sha256: checksum of the file that defines it; without a file, of the function itself.
+        sent: the pickled function, if it was not given by name.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Code:
 
     @classmethod
     def named(cls, text: str) -> Self:
-        """Return the function of a name."""
+        """Return the function with this name; raise TransformError if it cannot be loaded."""
         found = load_object(text, TransformError)
         if not callable(found):
             raise TransformError(f"{text} is a {type(found).__name__}: expected a function")
@@ -86,20 +86,20 @@ class Code:
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Self:
-        """Return a function itself."""
+        """Return the code of a function object."""
         sent = cloudpickle.dumps(function)
         module = getattr(function, "__module__", "")
         name = getattr(function, "__qualname__", type(function).__qualname__)
         return cls(f"{module}:{name}", _sha256(_written(function, module) or sent), sent)
 
     def load(self) -> Callable[..., Any]:
-        """Return the function, in whatever process."""
+        """Return the function, in any process."""
         return _loaded(self.name, self.sent)
 
 
 @runtime_checkable
 class UserCode(Protocol):
-    """A transform that runs a function of the user's."""
+    """A transform that runs a user's function."""
 
     @property
     def code(self) -> Code:
@@ -118,7 +118,7 @@ def _file_of(module: str) -> Path | None:
 
 
 def _written(function: Callable[..., Any], module: str) -> bytes | None:
-    """Return the text that a function is written in: its file, or itself alone where that is a script or a notebook."""
+    """Return the source of a function: its file, or in a script or notebook its own lines only."""
     if module != "__main__" and (file := _file_of(module)):
         return file.read_bytes()
     try:

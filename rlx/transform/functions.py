@@ -1,4 +1,4 @@
-"""A user's functions as transforms: of TED steps, and of whole trajectories as numpy arrays."""
+"""User functions as transforms: of TED steps, and of whole trajectories as numpy arrays."""
 
 from __future__ import annotations
 
@@ -31,12 +31,15 @@ CHUNK_STEPS = 1024
 class Relabel:
     """Transform that replaces the rewards or actions of each trajectory: ``relabel:module:name``.
 
-    The function gets a whole trajectory of L steps as numpy arrays by the names of the fields, [L, ...], observations
-    [L + 1, ...], and returns those that are to change: ``{"reward": ...}``. Observations and flags stay. Randomness of
-    torch, numpy and Python within it is seeded by the trajectory's number.
+    The function gets a whole trajectory of L steps as a dict of numpy arrays by field, [L, ...] and for observations
+    [L + 1, ...], and returns a dict of the arrays to replace: ``{"reward": ...}``. It cannot replace observations and
+    flags. Generators of torch, numpy and Python are seeded with the trajectory's number.
 
     Args:
         text: ``module:name`` or ``file.py:name``.
+
+    Raises:
+        TransformError: the function cannot be loaded.
     """
 
     text: str
@@ -50,14 +53,14 @@ class Relabel:
         return Code.named(self.text)
 
     def learned(self, seen: Seen) -> Transform:
-        """Return the function with the types that it gives to the first trajectory.
+        """Return the function with the schema of its result for the first trajectory.
 
         Raises:
-            TransformError: it fails on that, or no trajectory exists.
+            TransformError: the function fails on it, or no trajectory exists.
         """
         first = next(_trajectories(seen.blocks(), seen.schema), None)
         if first is None:
-            raise TransformError(f"{self.text} has no trajectory to be applied to")
+            raise TransformError(f"{self.text}: no trajectory is left to apply it to")
         code = self.code
         made = relabelled(code, first, seen.schema)
         fields = {
@@ -72,7 +75,7 @@ class Relabel:
 
 @dataclass(frozen=True)
 class LearnedRelabel:
-    """A function of which it is known what types it gives."""
+    """A function of ``Relabel``, with the schema of its results."""
 
     code: Code
     after: Schema
@@ -89,7 +92,7 @@ class LearnedRelabel:
                 field = self.after[name]
                 if not _fits(rows, field):
                     raise TransformError(
-                        f"{self.code.name}: trajectory {block.episodes[0]}: it makes {name} "
+                        f"{self.code.name}: trajectory {block.episodes[0]}: it returns {name} "
                         f"{rows.dtype}{list(rows.shape[1:])}, expected {field.dtype}{list(field.shape)}"
                     )
             yield replace(block, data={**block.data, **made})
@@ -128,18 +131,18 @@ def relabelled(code: Code, block: Block, schema: Schema) -> dict[str, NDArray[np
         if values.shape[:1] != (block.steps,):
             raise TransformError(f"{where} it returns {name} {list(values.shape)}, expected {block.steps} rows")
         if values.dtype.kind == "f" and np.isnan(values).any() and (name == "reward" or schema[name].space):
-            raise TransformError(f"{where} it makes NaN of {name}: expected numbers")
+            raise TransformError(f"{where} it returns NaN in {name}: expected numbers")
     return rows
 
 
 def _rows(values: Any) -> NDArray[np.generic]:
-    """Return the values of a function as an array: texts, however numpy holds them, as objects."""
+    """Return the values of a function as an array; text as objects."""
     rows = np.asarray(values)
     return rows.astype(object) if rows.dtype.kind == "U" else rows
 
 
 class Per(StrEnum):
-    """The unit in which a function is given steps."""
+    """The unit that a function is called with."""
 
     BLOCK = "block"
     TRAJECTORY = "trajectory"
@@ -148,16 +151,17 @@ class Per(StrEnum):
 
 @dataclass(frozen=True)
 class Function:
-    """A user's function, applied to steps as ``dataset[i:j]`` gives them; it returns the new ones.
+    """A user's function of steps: gets a TensorDict such as ``dataset[i:j]``, and returns one.
 
-    It may change values, shapes and types, add fields and leave some out. It may leave out steps, if it keeps ``index``
-    or gives back all of them: where steps are left out, one trajectory ends and another one of the same episode begins.
-    A field at the root and under ``next`` is an observation, which is stored once: what one step leads to is what the
-    next one begins with. Randomness of torch, numpy and Python within it is seeded by the steps' place in the dataset.
+    It may change values, shapes and dtypes, and add or drop fields. It may drop steps if it keeps ``index``, which
+    identifies the others; a trajectory ends before dropped steps, and another one of the same episode begins after
+    them. A field at the root and under ``next`` is an observation and stored once, so ``next`` of a step must equal the
+    root of the following step. Generators of torch, numpy and Python are seeded with the index of the first step.
 
     Args:
-        per: whether it gets a block of steps [n], one whole trajectory [n], or one step [].
-        chunk_steps: steps in a block at most.
+        code: the function.
+        per: unit of a call: a block of steps [n], one whole trajectory [n], or one step [].
+        chunk_steps: maximum number of steps per block.
     """
 
     code: Code
@@ -166,26 +170,26 @@ class Function:
 
     def __post_init__(self) -> None:
         if self.chunk_steps < 1:
-            raise TransformError(f"blocks of {self.chunk_steps} steps: expected 1 or more")
+            raise TransformError(f"chunk_steps is {self.chunk_steps}, expected 1 or more")
 
     def __str__(self) -> str:
         size = f",chunk={self.chunk_steps}" if self.per == Per.BLOCK else ""
         return f"fn:{self.code.name},per={self.per}{size}"
 
     def learned(self, seen: Seen) -> Transform:
-        """Return the function with the schema of what it makes of the first steps of which it leaves any."""
+        """Return the function with the schema of its first result that has steps."""
         first: tuple[FunctionResult, Transitions] | None = None
         for given in self.transitions(seen.blocks(), seen.schema, seen.start):
             first = self.result_of(given, seen.schema), given
-            if len(first[0].places):  # where all steps are left out, nothing is said of what a step holds
+            if len(first[0].places):  # an empty result does not show the schema
                 break
         if first is None:
-            raise TransformError(f"{self.code.name} has no step to be applied to")
+            raise TransformError(f"{self.code.name}: no step is left to apply it to")
         with self.at(first[1]):
             return LearnedFunction(self, seen.start, first[0].schema_with_spaces(first[1], seen.schema))
 
     def transitions(self, blocks: Iterator[Block], schema: Schema, start: NDArray[np.int64]) -> Iterator[Transitions]:
-        """Yield the steps as the function is given them, but for ``step``: of those, a thousand at a time."""
+        """Yield the steps of each call; for ``step``, of a thousand calls at a time."""
         if self.per == Per.TRAJECTORY:
             blocks = (join(group) for group in whole(blocks))
         for given in transitions_of(blocks, schema, start):
@@ -231,7 +235,7 @@ class Function:
 
 @dataclass(frozen=True)
 class LearnedFunction:
-    """A function of which it is known what a step holds afterwards.
+    """A function with the schema of its results.
 
     Args:
         start: [N] number of the first step of every trajectory.

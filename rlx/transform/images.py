@@ -1,4 +1,4 @@
-"""Pictures made smaller, cut, and grey."""
+"""Transforms of images: resize, crop and grayscale."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +15,7 @@ from rlx.transform.protocol import PerBlock
 Pictures = NDArray[np.generic]
 _MAX_CHANNELS = 4
 _COLOURS = 3
-# Rows of pixels that are handled at once: half a megabyte of grey Atari frames stays in the processor's cache.
+# Rows of pixels per call of OpenCV: half a megabyte of Atari frames stays in the processor's cache.
 _TALL_ROWS = 8192
 
 
@@ -24,8 +24,8 @@ class ImageLayout:
     """Layout of the images in the rows of a field.
 
     Args:
-        channels: numbers of a pixel; None where a row is a picture without that dimension.
-        channels_first: whether they come before height and width.
+        channels: numbers per pixel; None for images [H, W].
+        channels_first: whether images are [C, H, W].
     """
 
     height: int
@@ -35,7 +35,7 @@ class ImageLayout:
 
     @classmethod
     def of(cls, name: str, field: Field) -> "ImageLayout":
-        """Return the layout of a field: [H, W], [H, W, C] or [C, H, W], where C is 4 at most.
+        """Return the layout of a field: [H, W], [H, W, C] or [C, H, W], with C at most 4.
 
         Example:
             >>> ImageLayout.of("camera", Field("uint8", (3, 84, 84), Role.OBSERVATION))
@@ -48,53 +48,53 @@ class ImageLayout:
             return cls(*shape)
         if len(shape) == 3 and shape[0] <= _MAX_CHANNELS:
             return cls(shape[1], shape[2], shape[0], channels_first=True)
-        raise TransformError(f"{name} is {field.dtype}{list(shape)}: expected pictures [H, W], [H, W, C] or [C, H, W]")
+        raise TransformError(f"{name} is {field.dtype}{list(shape)}: expected images [H, W], [H, W, C] or [C, H, W]")
 
     @property
     def planes(self) -> tuple[int, tuple[int, ...]]:
-        """How many pictures a row is made of for those that handle pixels, and the shape of a pixel."""
+        """Number of images in a row as OpenCV sees them, and the shape of a pixel."""
         if self.channels is None:
             return 1, ()
         return (self.channels, ()) if self.channels_first else (1, (self.channels,))
 
     def shape(self, height: int, width: int) -> tuple[int, ...]:
-        """Return the shape of a row of pictures of another size."""
+        """Return the shape of a row with images of this size."""
         if self.channels is None:
             return (height, width)
         return (self.channels, height, width) if self.channels_first else (height, width, self.channels)
 
 
 class _OfPictures(PerBlock):
-    """A transform of every picture by itself."""
+    """A transform of single images."""
 
     keys: tuple[str, ...]
 
     def field(self, name: str, field: Field) -> Field:
-        """Return the new field for a field of pictures."""
+        """Return the field after the transform."""
         raise NotImplementedError
 
     def of(self, pictures: Pictures, layout: ImageLayout) -> Pictures:
-        """Return [n, ...] pictures instead of these."""
+        """Return the transformed images [n, ...]."""
         raise NotImplementedError
 
     def schema(self, schema: Schema) -> Schema:
-        """Return the same with other pictures.
+        """Return the schema after the transform.
 
         Raises:
-            TransformError: the data have no pictures.
+            TransformError: no observation is an image, or a field does not suit.
         """
         changed = {name: self.field(name, schema[name]) for name in picture_keys(schema, self.keys)}
         return Schema({**schema.fields, **changed})
 
     def apply(self, block: Block, schema: Schema) -> Block:
-        """Return the block with other pictures."""
+        """Return the block with transformed images."""
         keys = picture_keys(schema, self.keys)
         changed = {name: self.of(block.data[name], ImageLayout.of(name, schema[name])) for name in keys}
         return replace(block, data={**block.data, **changed})
 
 
 def picture_keys(schema: Schema, keys: tuple[str, ...]) -> list[str]:
-    """Return names of the fields that are meant: all observations of two or three dimensions, where none are named."""
+    """Return the fields to transform; by default all observations of two or three dimensions."""
     if missing := [key for key in keys if key not in schema.fields]:
         raise TransformError(f"unknown field {missing[0]!r}: expected one of {', '.join(schema)}")
     refuse_text(schema, keys)
@@ -102,19 +102,19 @@ def picture_keys(schema: Schema, keys: tuple[str, ...]) -> list[str]:
     found = list(keys) or [name for name in numeric if len(schema[name].shape) in (2, 3)]
     if not found:
         raise TransformError(
-            f"expected an observation that is a picture, found {', '.join(schema.names(Role.OBSERVATION))}"
+            f"expected an observation that is an image, found {', '.join(schema.names(Role.OBSERVATION))}"
         )
     return found
 
 
 @dataclass(frozen=True)
 class Resize(_OfPictures):
-    """Transform that resizes pictures by averaging (OpenCV's ``INTER_AREA``), or enlarges them.
+    """Transform that resizes images with OpenCV's ``INTER_AREA``, which averages pixels.
 
     Args:
-        height: of the new ones, in pixels.
-        width: of the new ones, in pixels.
-        keys: which fields; all observations of two or three dimensions where none are named.
+        height: new height, 1 to 32,768 pixels.
+        width: new width, 1 to 32,768 pixels.
+        keys: fields to resize; by default all observations of two or three dimensions.
     """
 
     height: int
@@ -123,21 +123,21 @@ class Resize(_OfPictures):
 
     def __post_init__(self) -> None:
         if min(self.height, self.width) < 1 or max(self.height, self.width) > 2**15:
-            raise TransformError(f"pictures of {self.height} x {self.width}: expected 1 to 32,768 pixels")
+            raise TransformError(f"images of {self.height} x {self.width}: expected 1 to 32,768 pixels")
 
     def field(self, name: str, field: Field) -> Field:
-        """Return the field with pictures of the new size."""
+        """Return the field with images of the new size."""
         if field.dtype not in ("uint8", "uint16", "int16", "float32", "float64"):
             raise TransformError(f"{name} is {field.dtype}: expected uint8, uint16, int16, float32 or float64")
         return replace(field, shape=ImageLayout.of(name, field).shape(self.height, self.width), space=None)
 
     def of(self, pictures: Pictures, layout: ImageLayout) -> Pictures:
-        """Return [n, ...] pictures of the new size."""
+        """Return the resized images [n, ...]."""
         cv2 = _opencv()
         planes, pixel = layout.planes
         old = np.ascontiguousarray(pictures).reshape(-1, layout.width, *pixel)
         new = np.empty((len(pictures) * planes * self.height, self.width, *pixel), pictures.dtype)
-        # Pictures below each other are one tall picture, if every row of new pixels is made of whole rows of old ones.
+        # If each new row of pixels averages whole old rows, stacked images can be resized as one tall image.
         is_whole = layout.height % self.height == 0 and layout.width % self.width == 0
         batch = max(_TALL_ROWS // layout.height, 1) if is_whole else 1
         for start in range(0, len(pictures) * planes, batch):
@@ -149,14 +149,14 @@ class Resize(_OfPictures):
 
 @dataclass(frozen=True)
 class Crop(_OfPictures):
-    """Transform that crops pictures.
+    """Transform that crops images.
 
     Args:
-        height: of the crop, in pixels.
-        width: of the crop, in pixels.
-        top: rows of pixels above it; in the middle by default.
-        left: pixels to the left of it; in the middle by default.
-        keys: which fields; all observations of two or three dimensions where none are named.
+        height: height of the crop in pixels.
+        width: width of the crop in pixels.
+        top: pixels above the crop; centred by default.
+        left: pixels to the left of the crop; centred by default.
+        keys: fields to crop; by default all observations of two or three dimensions.
     """
 
     height: int
@@ -167,10 +167,10 @@ class Crop(_OfPictures):
 
     def __post_init__(self) -> None:
         if min(self.height, self.width) < 1:
-            raise TransformError(f"pictures of {self.height} x {self.width}: expected 1 pixel or more")
+            raise TransformError(f"images of {self.height} x {self.width}: expected 1 pixel or more")
 
     def field(self, name: str, field: Field) -> Field:
-        """Return the field with pictures of the new size."""
+        """Return the field with images of the new size."""
         layout = ImageLayout.of(name, field)
         rows, columns = self._window(layout)
         if rows.stop > layout.height or columns.stop > layout.width:
@@ -186,23 +186,23 @@ class Crop(_OfPictures):
         return slice(max(top, 0), max(top, 0) + self.height), slice(max(left, 0), max(left, 0) + self.width)
 
     def of(self, pictures: Pictures, layout: ImageLayout) -> Pictures:
-        """Return [n, ...] crops of these pictures."""
+        """Return the crops [n, ...]."""
         window = self._window(layout)
         return pictures[(slice(None), slice(None), *window) if layout.channels_first else (slice(None), *window)]
 
 
 @dataclass(frozen=True)
 class Grayscale(_OfPictures):
-    """Transform of coloured pictures to grey (ITU-R BT.601, as OpenCV and torchvision), without their last dimension.
+    """Transform of RGB images [H, W, 3] to grayscale [H, W] (ITU-R BT.601, as in OpenCV and torchvision).
 
     Args:
-        keys: which fields; all observations of two or three dimensions where none are named.
+        keys: fields to convert; by default all observations of two or three dimensions.
     """
 
     keys: tuple[str, ...] = ()
 
     def field(self, name: str, field: Field) -> Field:
-        """Return the field without colours."""
+        """Return the field without channels."""
         layout = ImageLayout.of(name, field)
         if layout.channels != _COLOURS or layout.channels_first or field.dtype not in ("uint8", "uint16", "float32"):
             expected = "uint8, uint16 or float32 of shape [H, W, 3]"
@@ -210,7 +210,7 @@ class Grayscale(_OfPictures):
         return replace(field, shape=(layout.height, layout.width), space=None)
 
     def of(self, pictures: Pictures, layout: ImageLayout) -> Pictures:
-        """Return [n, H, W] grey pictures."""
+        """Return grayscale images [n, H, W]."""
         cv2 = _opencv()
         new = np.empty(pictures.shape[:-1], pictures.dtype)
         batch = max(_TALL_ROWS // layout.height, 1)
@@ -222,4 +222,4 @@ class Grayscale(_OfPictures):
 
 
 def _opencv() -> Any:
-    return imported("cv2", "pictures need OpenCV", "atari")
+    return imported("cv2", "images need OpenCV", "atari")

@@ -1,4 +1,4 @@
-"""Fields left out, renamed and joined."""
+"""Transforms of fields: select, exclude, rename and concatenate."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from rlx.transform.protocol import PerBlock
 
 
 class _OfKeys(PerBlock):
-    """A transform that keeps the arrays of a block, under other names or not at all."""
+    """A transform that renames or drops fields, and changes no values."""
 
     def names(self, schema: Schema) -> Mapping[str, str]:
         """Return the new name of every field that is kept."""
@@ -22,7 +22,7 @@ class _OfKeys(PerBlock):
         """Return the schema of the kept fields.
 
         Raises:
-            TransformError: no dataset can hold that.
+            TransformError: a required field is missing, or a name is invalid.
         """
         return valid({new: schema[old] for old, new in self.names(schema).items()})
 
@@ -36,7 +36,7 @@ class Select(_OfKeys):
     """Transform that keeps some fields; reward and flags always stay.
 
     Args:
-        keys: their names, or names of groups of them.
+        keys: names of the fields to keep, or of groups of fields.
     """
 
     keys: tuple[str, ...]
@@ -52,7 +52,7 @@ class Exclude(_OfKeys):
     """Transform that drops some fields.
 
     Args:
-        keys: their names, or names of groups of them.
+        keys: names of the fields to drop, or of groups of fields; not reward or flags.
     """
 
     keys: tuple[str, ...]
@@ -68,7 +68,7 @@ class Rename(_OfKeys):
     """Transform that renames fields: ``rename:observation/camera=observation``.
 
     Args:
-        text: ``OLD=NEW``, joined by commas.
+        text: pairs ``OLD=NEW``, separated by commas.
     """
 
     text: str
@@ -90,12 +90,12 @@ class Rename(_OfKeys):
 
 @dataclass(frozen=True)
 class CatTensors(PerBlock):
-    """Transform that joins fields along their last dimension; single numbers count as one of length 1.
+    """Transform that concatenates fields along their last dimension; a scalar counts as one of length 1.
 
     Args:
-        in_keys: names of the fields, in this order.
+        in_keys: names of the fields, in order.
         out_key: name of the new field.
-        del_keys: whether the fields themselves are left out.
+        del_keys: whether to drop the fields themselves.
     """
 
     in_keys: tuple[str, ...]
@@ -103,10 +103,10 @@ class CatTensors(PerBlock):
     del_keys: bool = True
 
     def schema(self, schema: Schema) -> Schema:
-        """Return the same with the joined field.
+        """Return the schema with the joined field.
 
         Raises:
-            TransformError: a field does not exist, or they do not fit together.
+            TransformError: a field does not exist or is text, roles or shapes differ, or out_key is taken.
         """
         _matching(schema, self.in_keys, groups=False)
         fields = [schema[key] for key in self.in_keys]
@@ -133,13 +133,13 @@ class CatTensors(PerBlock):
 def refuse_text(schema: Schema, keys: Sequence[str]) -> None:
     """Raise TransformError if a field of these names is text."""
     if texts := [key for key in keys if key in schema.fields and schema[key].is_text]:
-        raise TransformError(f"{texts[0]} is text: expected a field of numbers")
+        raise TransformError(f"{texts[0]} is text: expected a numeric field")
 
 
 def valid(fields: Mapping[str, Field]) -> Schema:
-    """Return the schema of some fields."""
+    """Return the schema of these fields; raise TransformError if it is invalid."""
     if missing := [name for name in REQUIRED if name not in fields]:
-        raise TransformError(f"{missing[0]} cannot be left out: expected {', '.join(REQUIRED)} in every step")
+        raise TransformError(f"{missing[0]} cannot be dropped: expected {', '.join(REQUIRED)} in every step")
     try:
         return Schema(fields)
     except SchemaMismatchError as exc:

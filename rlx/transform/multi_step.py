@@ -1,4 +1,4 @@
-"""Steps changed by those after them: frames skipped, transitions over n steps, and returns to go."""
+"""Transforms that depend on later steps: frame skip, n-step transitions and returns to go."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 _REWARD = ("next", "reward")
 
-# Of a transition: the time it takes grows with them.
+# Time grows with the steps per transition.
 MAX_STEPS = 10_000
 
 
 @dataclass(frozen=True)
 class FrameSkip(PerBlock):
-    """Transform that makes one step of every k of a trajectory, from its first; the last one may have fewer.
+    """Transform that merges every k steps of a trajectory into one; the last one may merge fewer.
 
-    It has the observation, the action and what else is at the root of the first of them, the sum of their rewards, and
-    the flags and what else is under ``next`` of the last.
+    A merged step has the root keys (observation, action) of its first step, the ``next`` keys (observation, flags) of
+    its last, and the sum of the rewards.
 
     Args:
-        k: steps that become one.
+        k: steps to merge, at least 1.
     """
 
     k: int
@@ -44,19 +44,19 @@ class FrameSkip(PerBlock):
             raise TransformError(f"k is {self.k}, expected 1 or more")
 
     def schema(self, schema: Schema) -> Schema:
-        """Return the same schema; sums of whole rewards are int64, whatever the rewards are."""
+        """Return the schema; integer rewards become int64."""
         reward = schema["reward"]
         if reward.dtype.startswith("float"):
             return schema
         return Schema({**schema.fields, "reward": replace(reward, dtype="int64", space=None)})
 
     def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
-        """Yield the steps, k of them as one."""
+        """Yield the merged steps."""
         for block in held_back(blocks, schema, lambda steps: steps % self.k):
             yield self.apply(block, schema)
 
     def apply(self, block: Block, schema: Schema) -> Block:
-        """Return the block with one step for every k."""
+        """Return the block with every k steps merged."""
         begins = np.cumsum(block.lengths) - block.lengths
         lengths = -(-block.lengths // self.k)
         segment = np.repeat(np.arange(len(lengths)), lengths)
@@ -69,9 +69,7 @@ class FrameSkip(PerBlock):
 
 
 def _with_finals(block: Block, steps: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the rows of the observations before these steps, and of the final ones of the segments that end in the
-    block.
-    """
+    """Return the rows of these steps' observations, and of the final one of each segment that ends in the block."""
     segment = np.repeat(np.arange(len(lengths)), lengths)
     ends = np.cumsum(lengths)[: block.closed]
     finals = (np.cumsum(block.lengths) + np.arange(len(lengths)))[: block.closed]
@@ -122,7 +120,7 @@ class NStep:
         """Return the same schema with the added fields.
 
         Raises:
-            TransformError: rewards are whole numbers, or a name is taken.
+            TransformError: rewards are integers, or an added field exists already.
         """
         reward = schema["reward"]
         if not reward.dtype.startswith("float"):
@@ -141,7 +139,7 @@ class NStep:
         tail: Block | None = None
         for block in blocks:
             joined = block if tail is None else join([tail, block])
-            # Of an open trajectory, the last n steps do not yet have all that they lead to.
+            # The last n steps of an open trajectory still lack later steps.
             ready = joined.steps - (min(self.n, int(joined.lengths[-1])) if joined.is_open else 0)
             if ready:
                 yield self._transitions(joined, schema, ready)
@@ -176,7 +174,7 @@ class NStep:
         )
 
     def _discounted(self, reward: NDArray[np.generic], span: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return [n] sums of as many rewards as each step spans."""
+        """Return [n] discounted sums of the rewards that each step spans."""
         steps = min(self.n, int(span.max()))
         padded = np.append(reward.astype(np.float64), np.zeros(steps))
         ahead = (np.where(k < span, padded[k : k + len(span)], 0.0) for k in range(steps))
@@ -261,12 +259,12 @@ class ReturnToGo:
         """Return the steps at these rows of a buffer, with their returns to go; each reward is read once."""
         batch = below.read(rows, keys)
         if "steps_to_next_obs" in batch.keys():  # noqa: SIM118  (a TensorDict iterates over its batch)
-            raise TransformError("ReturnToGo would add up rewards of transitions over n steps several times")
+            raise TransformError("ReturnToGo of n-step transitions would add up rewards several times")
         key = tuple(name_of(self.key).split("/"))
         if not (wanted(key, keys) and len(rows)):
             return batch
         remaining = below.index.remaining(rows)
-        # Steps of one trajectory have their last step in common; its first one in the batch stands for all of them.
+        # Read each trajectory once, from its first step in the batch; steps of a trajectory share their last step.
         _, trajectory = np.unique(below.index.after(rows, remaining - 1), return_inverse=True)
         longest = np.zeros(trajectory.max() + 1, np.int64)
         np.maximum.at(longest, trajectory, remaining)
@@ -279,9 +277,9 @@ class ReturnToGo:
         return batch
 
     def _returns(self, rewards: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return [S, 1] the sums, of trajectories one after the other."""
+        """Return [S, 1] the sums of consecutive trajectories."""
         return returns_to_go(rewards, lengths, self.gamma).astype(np.float32)[:, None]
 
 
 def _put(batch: Any, key: Key, values: NDArray[Any]) -> None:
-    batch.set(key, values)  # a TensorDict makes a tensor of it, on its own device
+    batch.set(key, values)  # the TensorDict converts it to a tensor on its device

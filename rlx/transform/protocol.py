@@ -1,7 +1,7 @@
-"""The interfaces of transforms of datasets and of batches, and several as they are applied to a dataset.
+"""The interfaces of transforms, and chains of transforms.
 
 A transform of both, such as ``NStep``, is one class with ``schema`` and ``blocks`` for datasets, and ``__call__`` or
-``around`` for the batches of a buffer. Batches are changed by methods of tensors alone: this package imports no torch.
+``around`` for the batches of a buffer. This package imports no torch: it uses only methods of the batches' tensors.
 """
 
 from __future__ import annotations
@@ -39,39 +39,39 @@ class Transform(Protocol):
         """Return the schema of the result.
 
         Raises:
-            TransformError: these steps do not suit it.
+            TransformError: the schema does not suit the transform.
         """
 
     def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
-        """Yield the steps, changed. The result does not depend on how they are cut into blocks.
+        """Yield the transformed steps. The result does not depend on the blocks' boundaries.
 
         Args:
             blocks: whole trajectories, in order.
-            schema: what a step holds before.
+            schema: schema of the input.
 
         Raises:
-            TransformError: some step does not suit it; names the trajectory.
+            TransformError: a step does not suit the transform; names the trajectory.
         """
 
 
 class PerBlock:
-    """A transform that needs to see no more than one block at a time."""
+    """A transform that handles each block by itself."""
 
     def apply(self, block: Block, schema: Schema) -> Block:
-        """Return the block, changed."""
+        """Return the transformed block."""
         raise NotImplementedError
 
     def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
-        """Yield the steps, changed block by block."""
+        """Yield the transformed blocks."""
         for block in blocks:
             yield self.apply(block, schema)
 
 
 class Pointwise:
-    """A transform of batches that changes each step by itself, and ignores keys that a batch lacks."""
+    """A transform of batches that handles each step by itself, and ignores keys that a batch lacks."""
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
-        """Return the batch, changed."""
+        """Return the transformed batch."""
         raise NotImplementedError
 
 
@@ -79,8 +79,7 @@ class Neighbours(Protocol):
     """Which stored rows follow each other in time."""
 
     def remaining(self, rows: Rows) -> Rows:
-        """Return [n] steps from each row to the end of its trajectory as far as it is stored, itself included;
-        at least 1."""
+        """Return [n] stored steps from each row to the end of its trajectory, itself included; at least 1."""
 
     def follow(self, rows: Rows, steps: int) -> Rows:
         """Return [n, steps] each row and those that follow it in time; -1 after the end of the trajectory."""
@@ -89,7 +88,7 @@ class Neighbours(Protocol):
         """Return [n] the row ``steps`` after each row, 0 being itself; -1 after the end of the trajectory."""
 
     def precede(self, rows: Rows, steps: int) -> Rows:
-        """Return [n, steps] the preceding rows, oldest first, and itself last; -1 before the first stored step."""
+        """Return [n, steps] the preceding rows, oldest first, each row itself last; -1 before the first stored step."""
 
 
 class Reader(Protocol):
@@ -100,7 +99,7 @@ class Reader(Protocol):
         """Which rows follow each other."""
 
     def read(self, rows: Rows, keys: Sequence[Key] | None = None) -> TensorDictBase:
-        """Return the steps [n] at these rows; with ``keys`` at least those of them that are stored."""
+        """Return the steps [n] at these rows; with ``keys``, at least the stored ones among them."""
 
     def pick(self, rows: Rows, keys: Sequence[Key] | None = None) -> TensorDictBase:
         """Return the steps [n] at these rows, which may repeat: each row is read once."""
@@ -108,15 +107,15 @@ class Reader(Protocol):
 
 @runtime_checkable
 class NeighbourTransform(Protocol):
-    """A transform of batches that needs steps other than those it changes."""
+    """A transform of batches that reads other steps than those of the batch."""
 
     def around(self, rows: Rows, keys: Sequence[Key] | None, below: Reader) -> TensorDictBase:
-        """Return the steps [n] at these rows, changed; with ``keys`` only those matter.
+        """Return the transformed steps [n] at these rows.
 
         Args:
             rows: [n] rows.
-            keys: the TED keys that are wanted, or None for all.
-            below: reads any rows as the transforms before this one make them.
+            keys: the TED keys that are needed, or None for all.
+            below: reads any rows, with the earlier transforms applied.
         """
 
 
@@ -131,18 +130,18 @@ def as_path(key: Key) -> tuple[str, ...]:
 
 
 def wanted(key: Key, keys: Sequence[Key] | None) -> bool:
-    """Return whether this leaf is among the keys, or below one of them; it is when all are wanted."""
+    """Return whether this leaf is one of the keys or below one; True if ``keys`` is None."""
     return keys is None or any(as_path(key)[: len(as_path(other))] == as_path(other) for other in keys)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The data that reach a transform, before any of them is written.
+    """The input of a transform, before the dataset is processed.
 
     Args:
-        schema: what a step holds.
-        blocks: yields the first of them, again at every call; empty for a dataset without steps.
-        statistics: moments of those fields that are as the dataset has them, by name, as its manifest gives them.
+        schema: schema of the input.
+        blocks: returns an iterator over the first blocks; empty for a dataset without steps.
+        statistics: the manifest's moments of the fields that no earlier transform has changed, by name.
         start: [N] the first step of every trajectory in the dataset.
     """
 
@@ -154,10 +153,10 @@ class Seen:
 
 @runtime_checkable
 class Learner(Protocol):
-    """A transform that depends on the data: it has to see some of them before it knows what it does."""
+    """A transform whose parameters come from the data, such as ``Normalize``."""
 
     def learned(self, seen: Seen) -> Transform:
-        """Return the transform that it is for these data.
+        """Return the transform, fitted to the data.
 
         Raises:
             TransformError: the data do not suit it.
@@ -166,20 +165,20 @@ class Learner(Protocol):
 
 @runtime_checkable
 class Selection(Protocol):
-    """Which trajectories stay. Those that do not are never read.
+    """A selection of trajectories; the others are never read.
 
-    Selections stand before all transforms, and look at trajectories as the dataset has them.
+    Selections come before all transforms, and see the trajectories of the dataset.
     """
 
     def keeps(self, table: Trajectories, shard: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return [N] whether each trajectory stays, of those that the selections before it have left.
+        """Return [N] whether to keep each trajectory that earlier selections kept.
 
         Args:
             table: the trajectories.
-            shard: [N] number of the shard of each.
+            shard: [N] number of each trajectory's shard.
 
         Raises:
-            TransformError: the table has not what it asks for.
+            TransformError: the table lacks a column.
         """
 
 
@@ -188,7 +187,7 @@ class Link:
     """One transform of a chain.
 
     Args:
-        name: what its dropped steps are counted under.
+        name: name under which its dropped steps are counted.
         transform: the transform.
         schema: schema of its input.
     """
@@ -200,22 +199,22 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Transforms, the first of which is applied first.
+    """Transforms in order of application.
 
     Args:
         links: the transforms.
-        schema: what a step holds after them.
+        schema: schema of the result.
     """
 
     links: Sequence[Link]
     schema: Schema
 
     def blocks(self, blocks: Iterator[Block], dropped: Counter[str]) -> Iterator[Block]:
-        """Yield the steps of whole trajectories, changed.
+        """Yield the transformed steps of whole trajectories.
 
         Args:
             blocks: the trajectories, in order; ``episodes`` are their numbers.
-            dropped: receives how many steps went in and did not come out, by transform, once all have come out.
+            dropped: receives the number of dropped steps by transform, at the end.
         """
         for link in self.links:
             blocks = _counted_out(
@@ -231,12 +230,12 @@ def fitted(
     statistics: Mapping[str, Any],
     start: NDArray[np.int64],
 ) -> Chain:
-    """Return the chain that some transforms are for the data of a dataset.
+    """Return the chain of transforms, fitted to a dataset.
 
     Args:
         transforms: the transforms and their names.
-        schema: what a step of the dataset holds.
-        read: gives the first trajectories of the dataset, again whenever it is called.
+        schema: schema of the dataset.
+        read: returns an iterator over the first trajectories of the dataset.
         statistics: moments of the dataset's fields by name.
         start: [N] the first step of every trajectory of the dataset.
 
@@ -285,7 +284,7 @@ def _counted_out(blocks: Iterator[Block], name: str, dropped: Counter[str]) -> I
 
 
 def _without_unrecorded(block: Block, schema: Schema) -> Block:
-    """Return the block with blank rows, whatever became of them, for the final observations that no source recorded."""
+    """Return the block with zeros for unrecorded final observations, which transforms may have changed."""
     closed = np.arange(len(block.lengths)) < block.closed
     if block.final_recorded[closed].all():
         return block

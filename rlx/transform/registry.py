@@ -1,4 +1,4 @@
-"""The transforms by their names, and what ``NAME[:k=v,...]`` means."""
+"""Transforms by name, and the parser of ``NAME[:k=v,...]``."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,10 @@ _KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def parse(text: str) -> Transform | Learner | Selection:
-    """Return the transform that a user means: its name, then what differs from the defaults; lists are joined by ``+``.
+    """Return the transform that a text names: ``NAME[:k=v,...]``, with the items of a list joined by ``+``.
+
+    Raises:
+        TransformError: the name or a parameter is unknown, missing or invalid.
 
     Example:
         >>> parse("clip_reward:low=0"), parse("sign_reward")
@@ -70,7 +73,7 @@ def parse(text: str) -> Transform | Learner | Selection:
 
 
 def described(transform: Transform | Learner | Selection) -> str:
-    """Return the text from which ``parse`` makes the same transform.
+    """Return the text of a transform, for ``parse``.
 
     Example:
         >>> described(RewardClip(low=-2.0)), described(RewardSign())

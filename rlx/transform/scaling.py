@@ -1,4 +1,4 @@
-"""Numbers of a step changed by themselves: rewards clipped and scaled, observations normalized, integers as floats."""
+"""Transforms of single values: clip and scale rewards, normalize observations, convert integers to floats."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ToFloat(PerBlock, Pointwise):
 
     Args:
         scale: the divisor.
-        keys: which fields, of a batch at the root and under ``next``; by default all observations of integers.
+        keys: fields to convert, in a batch at the root and under ``next``; by default all integer observations.
 
     Example:
         >>> buffer = rlx.ReplayBuffer(storage=rlx.open("Pong/5"), transform=rlx.buffer.ToFloat(), batch_size=4)
@@ -42,7 +42,7 @@ class ToFloat(PerBlock, Pointwise):
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.scale) and self.scale):
-            raise TransformError(f"numbers divided by {self.scale}: expected a finite number other than 0")
+            raise TransformError(f"scale is {self.scale}, expected a finite number other than 0")
         object.__setattr__(self, "keys", tuple(name_of(key) for key in self.keys))
 
     def schema(self, schema: Schema) -> Schema:
@@ -55,13 +55,13 @@ class ToFloat(PerBlock, Pointwise):
         return Schema({**schema.fields, **changed})
 
     def apply(self, block: Block, schema: Schema) -> Block:
-        """Return the block with numbers divided."""
+        """Return the block with the fields divided by ``scale``."""
         scale = np.float32(self.scale)
         changed = {name: block.data[name].astype(np.float32) / scale for name in self._names(schema)}
         return replace(block, data={**block.data, **changed})
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
-        """Return the batch with numbers divided."""
+        """Return the batch with the keys divided by ``scale``."""
         for key in self._leaves(batch):
             values = batch.get(key)
             floats = values.float()
@@ -77,7 +77,7 @@ class ToFloat(PerBlock, Pointwise):
             name for name in schema.names(Role.OBSERVATION) if schema[name].dtype.startswith(("int", "uint"))
         ]
         if not found:
-            raise TransformError("no observation holds whole numbers")
+            raise TransformError("no observation has an integer dtype")
         return found
 
     def _leaves(self, batch: TensorDictBase) -> list[Any]:
@@ -92,14 +92,14 @@ class ToFloat(PerBlock, Pointwise):
 
 @dataclass(frozen=True)
 class Normalize:
-    """Transform that subtracts the mean of all numbers of a field, and divides by their standard deviation.
+    """Transform that subtracts the mean of a field and divides by its standard deviation.
 
-    Both are the dataset's, as its manifest gives them: of pictures they are of every sixteenth. So it has to stand
-    before whatever changes the field.
+    Both are one number per field, from the dataset's manifest, which measures every sixteenth image. So it must come
+    before other transforms of the field. The result is float32, or float64 if the field is.
 
     Args:
-        keys: which fields; all observations that are numbers where none are named.
-        eps: the standard deviation counts as this where it is less.
+        keys: fields to normalize; by default all numeric observations.
+        eps: minimum of the divisor.
     """
 
     keys: tuple[str, ...] = ()
@@ -110,10 +110,10 @@ class Normalize:
             raise TransformError(f"eps is {self.eps}, expected more than 0")
 
     def learned(self, seen: Seen) -> Transform:
-        """Return the transform with the means and deviations of these data.
+        """Return the transform with the dataset's means and standard deviations.
 
         Raises:
-            TransformError: they are not known.
+            TransformError: a field is text, or the manifest has no mean of it.
         """
         moments: dict[str, tuple[float, float]] = {}
         refuse_text(seen.schema, self.keys)
@@ -122,7 +122,7 @@ class Normalize:
             found = seen.statistics.get(key, {})
             if found.get("mean") is None or found.get("std") is None:
                 raise TransformError(
-                    f"the manifest has no mean of {key}: expected an observation that no transform has changed before"
+                    f"the manifest has no mean of {key}: expected an observation that no earlier transform has changed"
                 )
             moments[key] = (found["mean"], max(found["std"], self.eps))
         return LearnedNormalize(moments)
@@ -130,17 +130,17 @@ class Normalize:
 
 @dataclass(frozen=True)
 class LearnedNormalize(PerBlock):
-    """Subtracts and divides by numbers that are known."""
+    """``Normalize`` with the mean and divisor of each field."""
 
     moments: Mapping[str, tuple[float, float]]
 
     def schema(self, schema: Schema) -> Schema:
-        """Return the same with numbers of float32, or float64 where they were that."""
+        """Return the schema with float32 fields; float64 stays."""
         changed = {key: _floating(schema[key]) for key in self.moments}
         return Schema({**schema.fields, **changed})
 
     def apply(self, block: Block, schema: Schema) -> Block:
-        """Return the block with normalized numbers."""
+        """Return the block with normalized fields."""
         data = dict(block.data)
         for key, (mean, std) in self.moments.items():
             numbers = data[key].astype(_floating(schema[key]).dtype)
@@ -158,7 +158,7 @@ class _OfRewards(PerBlock, Pointwise):
     """A transform of the rewards of single steps."""
 
     def of(self, reward: Any) -> Any:
-        """Return the new rewards; of an array an array, of a tensor a tensor."""
+        """Return the new rewards, an array or a tensor as given."""
         raise NotImplementedError
 
     def schema(self, schema: Schema) -> Schema:
@@ -166,7 +166,7 @@ class _OfRewards(PerBlock, Pointwise):
         return schema
 
     def apply(self, block: Block, schema: Schema) -> Block:
-        """Return the block with other rewards."""
+        """Return the block with the new rewards."""
         reward = self.of(block.data["reward"]).astype(self.schema(schema)["reward"].dtype)
         return replace(block, data={**block.data, "reward": reward})
 
@@ -196,27 +196,27 @@ class RewardClip(_OfRewards):
 
     def __post_init__(self) -> None:
         if not self.low <= self.high:
-            raise TransformError(f"rewards between {self.low} and {self.high}: expected the smaller number first")
+            raise TransformError(f"low is {self.low} and high is {self.high}, expected low <= high")
 
     def schema(self, schema: Schema) -> Schema:
         """Return the same schema.
 
         Raises:
-            TransformError: rewards are whole numbers, and a bound is not.
+            TransformError: rewards are integers, and a bound is not.
         """
         is_whole = schema["reward"].dtype.startswith(("int", "uint"))
         if is_whole and not (float(self.low).is_integer() and float(self.high).is_integer()):
             raise TransformError(
-                f"rewards of {schema['reward'].dtype} between {self.low} and {self.high}: expected whole"
+                f"rewards are {schema['reward'].dtype}: expected integer bounds, found {self.low} and {self.high}"
             )
         return schema
 
     def of(self, reward: Any) -> Any:
-        """Return the rewards in the range."""
+        """Return the clipped rewards."""
         low, high = self.low, self.high
         kind = str(reward.dtype).removeprefix("torch.")
         if kind.startswith(("int", "uint")) and isinstance(low, int) and isinstance(high, int):
-            limits = np.iinfo(kind)  # of uint8, torch would take -1 for 255
+            limits = np.iinfo(kind)  # torch would take -1 as 255 in uint8
             low, high = (min(max(bound, limits.min), limits.max) for bound in (low, high))
         return reward.clip(low, high)
 
@@ -238,11 +238,11 @@ class RewardSign(_OfRewards):
 
 @dataclass(frozen=True)
 class ScaleReward(_OfRewards):
-    """Transform that multiplies rewards, and shifts the product.
+    """Transform of rewards to ``reward * scale + loc``; integers become float32.
 
     Args:
         scale: the factor.
-        loc: added afterwards.
+        loc: offset, added after scaling.
     """
 
     scale: float
@@ -250,14 +250,14 @@ class ScaleReward(_OfRewards):
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.scale) and math.isfinite(self.loc)):
-            raise TransformError(f"rewards times {self.scale} plus {self.loc}: expected finite numbers")
+            raise TransformError(f"scale is {self.scale} and loc is {self.loc}, expected finite numbers")
 
     def schema(self, schema: Schema) -> Schema:
-        """Return the same with rewards of float32 where they were whole numbers."""
+        """Return the schema with float32 instead of integer rewards."""
         if schema["reward"].dtype.startswith("float"):
             return schema
         return Schema({**schema.fields, "reward": replace(schema["reward"], dtype="float32", space=None)})
 
     def of(self, reward: Any) -> Any:
-        """Return the rewards times the scale, plus the shift."""
+        """Return ``reward * scale + loc``."""
         return reward * self.scale + self.loc

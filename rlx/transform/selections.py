@@ -1,4 +1,4 @@
-"""Trajectories left out: by a condition, an expression that is parsed and never run as code, or by a sample."""
+"""Selections of trajectories: by a condition, which is parsed and never executed, or by sampling."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Columns = Mapping[str, NDArray[Any]]
 MAX_CHARACTERS = 1000
 _MAX_DEPTH = 100
 _NUMBER, _TRUTH = "a number", "a condition"
-# Names that an expression may use, and their values.
+# Names that an expression may use, and their types.
 NAMES = MappingProxyType(
     {
         "id": _NUMBER,
@@ -70,8 +70,11 @@ _COMPARISONS: Mapping[type[ast.AST], _Operation] = {**_ORDER, ast.Eq: operator.e
 class Expression:
     """A condition on trajectories.
 
-    It may hold the names of the trajectory table, numbers, comparisons (also in chains), ``and``, ``or``, ``not``,
-    ``True``, ``False``, ``+ - * / %`` and parentheses, with Python's precedence. All numbers are doubles.
+    It may contain columns of the trajectory table, numbers, comparisons (also chained), ``and``, ``or``, ``not``,
+    ``True``, ``False``, ``+ - * / %`` and parentheses, with Python's precedence. All numbers are float64.
+
+    Raises:
+        TransformError: the expression does not parse; the message names the character.
 
     Example:
         >>> columns = {"return": np.array([5.0, 20.0, 30.0]), "length": np.array([100, 200, 9000])}
@@ -90,10 +93,10 @@ class Expression:
             raise self._error(0, f"{self.text} is {kind}, expected {_TRUTH} such as return > 10")
 
     def holds(self, columns: Columns) -> NDArray[np.bool_]:
-        """Return [N] whether it holds for each trajectory.
+        """Return [N] whether the condition holds for each trajectory.
 
         Args:
-            columns: [N] values of the names that it holds, and perhaps others; at least one column.
+            columns: [N] values of each name in the expression; at least one column.
         """
         rows = len(next(iter(columns.values())))
         with np.errstate(all="ignore"):
@@ -115,7 +118,7 @@ class Expression:
             raise self._error(0, f"nested too deeply, expected {_MAX_DEPTH} levels at most") from exc
 
     def _source(self) -> str:
-        """Return the text for Python's parser; whatever it could mean that is not asked for here is refused first."""
+        """Return the text for Python's parser, after refusing all other syntax."""
         source, place = self.text, 0
         while place < len(source):
             token = _TOKEN.match(source, place)
@@ -131,7 +134,7 @@ class Expression:
         return source
 
     def _kind(self, node: ast.expr, depth: int = 0) -> str:
-        """Return whether a part is a number or true or false; raise TransformError for any other part."""
+        """Return whether a part is a number or a condition; raise TransformError for any other part."""
         if depth > _MAX_DEPTH:
             raise self._error(node.col_offset, f"nested too deeply, expected {_MAX_DEPTH} levels at most")
         match node:
@@ -162,7 +165,7 @@ class Expression:
                     self._expect(kind, other, depth)
                 return _TRUTH
         written = ast.get_source_segment(self.text, node)
-        raise self._error(node.col_offset, f"{written} is more than names, numbers, comparisons and + - * / %")
+        raise self._error(node.col_offset, f"{written}: expected only names, numbers, comparisons and + - * / %")
 
     def _expect(self, kind: str, node: ast.expr, depth: int) -> str:
         found = self._kind(node, depth + 1)
@@ -199,7 +202,7 @@ class Expression:
         if character.isdecimal():
             return self._error(place, "the number ends in letters")
         instead = f": write {_INSTEAD[character]}" if character in _INSTEAD else ""
-        return self._error(place, f"{character!r} has no meaning here{instead}")
+        return self._error(place, f"unexpected {character!r}{instead}")
 
     def _error(self, place: int, problem: str) -> TransformError:
         return TransformError(f"expression {self.text!r}, character {place + 1}: {problem}")
@@ -217,8 +220,8 @@ class Filter:
     """Selection of the trajectories for which a condition holds: ``filter:return > 10 and length < 5000``.
 
     Args:
-        text: an ``Expression`` over the trajectory table; ``id`` is a trajectory's number among those that it looks at,
-            ``shard`` the number that its shard is named by.
+        text: an ``Expression``; ``id`` is a trajectory's number among those that reach the filter, ``shard`` the number
+            in the name of its shard.
     """
 
     text: str
@@ -236,9 +239,9 @@ class Subsample:
     """Selection of every n-th trajectory, from the first, or a random fraction of them, rounded.
 
     Args:
-        every: 2 keeps the first, the third, and so on.
-        fraction: how much of them.
-        seed: of the choice of a fraction.
+        every: interval; 2 keeps the first, the third, and so on.
+        fraction: fraction of the trajectories to keep, 0 to 1; either this or ``every``.
+        seed: random seed for ``fraction``.
     """
 
     every: int = 0
@@ -247,7 +250,7 @@ class Subsample:
 
     def __post_init__(self) -> None:
         if bool(self.every) == bool(self.fraction):
-            raise TransformError("expected every=N or fraction=F, one of them")
+            raise TransformError("expected either every=N or fraction=F")
         if self.every < 0:
             raise TransformError(f"every is {self.every}, expected at least 1")
         if not 0 <= self.fraction <= 1:
@@ -256,7 +259,7 @@ class Subsample:
             raise TransformError(f"seed is {self.seed}, expected at least 0")
 
     def keeps(self, table: Trajectories, shard: NDArray[np.int64]) -> NDArray[np.bool_]:  # noqa: ARG002
-        """Return [N] whether each trajectory is in the sample."""
+        """Return [N] whether to keep each trajectory."""
         kept = np.zeros(len(table), np.bool_)
         if self.every:
             kept[:: self.every] = True
@@ -266,18 +269,18 @@ class Subsample:
 
 
 def columns(table: Trajectories, shard: NDArray[np.int64]) -> Columns:
-    """Return [N] values of every name of an expression."""
+    """Return [N] values of every name that an expression may use."""
     return {**table.columns(), "whole": table.whole, "id": np.arange(len(table)), "shard": shard}
 
 
 def shards(dataset: Dataset) -> NDArray[np.int64]:
-    """Return [N] the number that the shard of each trajectory is named by."""
+    """Return [N] the number in the name of each trajectory's shard."""
     names = np.array([int(record.name) for record in dataset.shard_records], np.int64)
     return names.repeat(np.diff(dataset.first_trajectories))
 
 
 def chosen(dataset: Dataset, selections: Sequence[Selection]) -> NDArray[np.int64]:
-    """Return [n] numbers of the trajectories that stay, ascending."""
+    """Return [n] numbers of the selected trajectories, ascending."""
     numbers, shard = np.arange(len(dataset.trajectories)), shards(dataset)
     for selection in selections:
         numbers = numbers[selection.keeps(dataset.trajectories.pick(numbers), shard[numbers])]

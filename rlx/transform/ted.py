@@ -1,4 +1,4 @@
-"""Blocks as TED TensorDicts, for a user's functions, and what those give back as arrays."""
+"""Blocks as TED TensorDicts for user functions, and their results as arrays."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,9 +20,9 @@ class FunctionResult:
     """The result of a function for some steps.
 
     Args:
-        places: [m] which of the steps are left, ascending.
-        data: [m, ...] of every field; of an observation, the one before the step.
-        next: [m, ...] of every observation, the one after the step.
+        places: [m] positions of the kept steps, ascending.
+        data: [m, ...] rows of every field; of observations, those before the steps.
+        next: [m, ...] rows of every observation, those after the steps.
     """
 
     places: NDArray[np.int64]
@@ -57,17 +57,17 @@ class FunctionResult:
         if differing := [name for name in sorted({*found, *after}) if _kind(found, name) != _kind(after, name)]:
             name = differing[0]
             raise TransformError(
-                f"it makes {name} {_kind(found, name)}, expected {_kind(after, name)} as of the first steps"
+                f"it returns {name} {_kind(found, name)}, expected {_kind(after, name)} as for the first steps"
             )
         for name, field in after.fields.items():
             if field.dtype.startswith("float") and (name == "reward" or field.space is not None):
                 rows = [self.data[name], *([self.next[name]] if name in self.next else [])]
                 if any(np.isnan(values).any() for values in rows):
-                    raise TransformError(f"it makes NaN of {name}: expected numbers")
+                    raise TransformError(f"it returns NaN in {name}: expected numbers")
 
 
 def ted(before: Transitions, schema: Schema) -> TensorDict:
-    """Return steps as ``dataset[i:j]`` gives them, in memory of their own."""
+    """Return steps as ``dataset[i:j]`` does, in memory of their own."""
     root: dict[str, Rows] = {}
     after: dict[str, Rows] = {}
     for name, field in schema.fields.items():
@@ -81,7 +81,7 @@ def ted(before: Transitions, schema: Schema) -> TensorDict:
 
 
 def read_result(result: Any, before: Transitions) -> FunctionResult:
-    """Return the arrays that a function's result holds."""
+    """Return the arrays of a function's result; raise TransformError if it is invalid."""
     if result is None:
         raise TransformError("it returns nothing: expected a TensorDict")
     if not is_tensor_collection(result):
@@ -100,7 +100,7 @@ def read_result(result: Any, before: Transitions) -> FunctionResult:
         if name in after:
             then[name] = after[name]
             if (then[name].dtype, then[name].shape) != (rows.dtype, rows.shape):
-                raise TransformError(f"it returns {name} and next {name} of different kinds")
+                raise TransformError(f"it returns {name} and next {name} with different dtypes or shapes")
         elif name.split("/")[0] == "observation":
             raise TransformError(f"it returns {name} and no next {name}")
     for name, rows in after.items():
@@ -118,7 +118,7 @@ def no_steps(schema: Schema) -> FunctionResult:
 
 
 def stacked(results: list[Any]) -> TensorDictBase:
-    """Return one TensorDict [n] of n without a dimension."""
+    """Return n TensorDicts [] as one [n]."""
     for result in results:
         if not is_tensor_collection(result) or result.batch_size:
             found = "nothing" if result is None else type(result).__name__
@@ -126,7 +126,7 @@ def stacked(results: list[Any]) -> TensorDictBase:
     try:
         steps: TensorDictBase = TensorDict.stack(results)
     except (RuntimeError, KeyError, ValueError) as exc:
-        raise TransformError(f"it makes different things of two steps: {exc}") from exc
+        raise TransformError(f"its results for two steps differ in keys, dtypes or shapes: {exc}") from exc
     return steps
 
 
@@ -136,14 +136,14 @@ def _places(result: TensorDictBase, before: Transitions) -> NDArray[np.int64]:
     if index is None:
         if count != before.steps:
             raise TransformError(
-                f"it makes {count} of {before.steps} steps without index: expected index to identify them"
+                f"it returns {count} of {before.steps} steps without index: expected index to identify them"
             )
         return np.arange(count)
     given = index.reshape(-1).numpy()
     places: NDArray[np.int64] = np.searchsorted(before.index, given)
     known = np.append(before.index, -1)[places] == given
     if not known.all() or (np.diff(places) < 1).any():
-        raise TransformError("it returns other values of index: expected those of the steps that are left, in order")
+        raise TransformError("it changes index: expected the values of the kept steps, in order")
     return places
 
 
@@ -165,12 +165,12 @@ def _check_derived(root: dict[str, Rows], after: dict[str, Rows]) -> None:
     for name in FLAGS:
         flags = root.pop(name, None)
         if flags is not None and flags.any():
-            raise TransformError(f"it sets {name} at the root, which is of the state before: expected it under next")
+            raise TransformError(f"it sets {name} at the root, the state before the step: expected it under next")
     done = after.pop("done", None)
     if done is not None and {"terminated", "truncated"} <= set(after):
         derived = after["terminated"].astype(bool) | after["truncated"].astype(bool)
         if not np.array_equal(done.reshape(-1), derived):
-            raise TransformError("it returns next done other than next terminated or truncated")
+            raise TransformError("it returns next done that is not next terminated or truncated")
 
 
 def _kind(schema: Schema, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Blocks joined and cut, and their steps with the observations after each, as blocks again."""
+"""Joining and splitting of blocks, and conversion between blocks and transitions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rlx.errors import TransformError
 from rlx.schema import Role, Schema
 from rlx.store.array import Rows
 
-# Of a trajectory that is in memory as a whole.
+# Limit for a trajectory that must be in memory as a whole.
 MAX_BYTES = 256 * 2**20
 
 
 def join(blocks: Sequence[Block]) -> Block:
-    """Return one block of several that follow each other.
+    """Return consecutive blocks as one block.
 
     Example:
         >>> from rlx.block import single
@@ -60,7 +60,7 @@ def join(blocks: Sequence[Block]) -> Block:
 def split(block: Block, schema: Schema, steps: int) -> tuple[Block, Block]:
     """Return the first steps of a block, and the remaining ones, which follow them.
 
-    Where the cut falls between two trajectories, the first block is not open.
+    If they part between two trajectories, the first block is not open.
     """
     ends = np.cumsum(block.lengths)
     closed = int(np.searchsorted(ends[: block.closed], steps, side="right"))  # trajectories that end before the cut
@@ -97,11 +97,11 @@ def split(block: Block, schema: Schema, steps: int) -> tuple[Block, Block]:
 
 
 def held_back(blocks: Iterator[Block], schema: Schema, count: Callable[[int], int]) -> Iterator[Block]:
-    """Yield the same steps, so cut that a block that ends inside a trajectory ends where it may.
+    """Yield the same steps, moving the last ones of an open trajectory to the next block.
 
     Args:
         blocks: whole trajectories, in order.
-        count: of the steps that a block has of its open trajectory, how many the next block is to have instead.
+        count: returns how many of the given steps of an open trajectory to move.
     """
     tail: Block | None = None
     for block in blocks:
@@ -114,7 +114,11 @@ def held_back(blocks: Iterator[Block], schema: Schema, count: Callable[[int], in
 
 
 def whole(blocks: Iterator[Block]) -> Iterator[list[Block]]:
-    """Yield the same blocks in groups that hold whole trajectories, the shortest there are."""
+    """Yield the same blocks in the shortest groups that hold whole trajectories.
+
+    Raises:
+        TransformError: a trajectory has more than ``MAX_BYTES``.
+    """
     group: list[Block] = []
     size = 0
     for block in blocks:
@@ -126,7 +130,7 @@ def whole(blocks: Iterator[Block]) -> Iterator[list[Block]]:
         elif size > MAX_BYTES:
             raise TransformError(
                 f"trajectory {block.episodes[-1]} has more than {MAX_BYTES >> 20} MiB: "
-                "expected less where a transform has to see trajectories whole"
+                "too large for a transform of whole trajectories"
             )
 
 
@@ -135,14 +139,14 @@ class Transitions:
     """n >= 1 consecutive steps, of one trajectory or of several.
 
     Args:
-        data: [n, ...] of every field; of an observation, the one before the step.
-        next: [n, ...] of every observation, the one after the step.
+        data: [n, ...] rows of every field; of observations, those before the steps.
+        next: [n, ...] rows of every observation, those after the steps.
         trajectory: [n] number of the trajectory.
         index: [n] number of the step.
         is_first: [n] whether the step is the first of its episode.
         is_last: [n] whether the trajectory ends with the step.
         final_recorded: [n] whether the observation after the step was recorded.
-        cut: [n] whether the recording stops with the step although the environment did not end the episode.
+        cut: [n] whether the recording stops after the step, before the episode ended.
     """
 
     data: Mapping[str, Rows]
@@ -174,18 +178,18 @@ class Transitions:
 
 
 def transitions_of(blocks: Iterator[Block], schema: Schema, start: NDArray[np.int64]) -> Iterator[Transitions]:
-    """Yield the steps of blocks, as one value for each block that has any.
+    """Yield the transitions of each block that has steps.
 
     Args:
         blocks: whole trajectories, in order; ``episodes`` are their numbers.
         start: [N] number of the first step of every trajectory.
     """
-    last, seen = -1, 0  # the trajectory of the step before, and how many of its steps came already
+    last, seen = -1, 0  # trajectory of the previous step, and its steps so far
     continues = False
     for block, following in _with_following(blocks, schema):
         trajectory = np.repeat(block.episodes, block.lengths)
         if block.steps:
-            # Counted over all segments of a trajectory: a function before this one may have cut it.
+            # Counted over all segments of a trajectory, as an earlier function may have cut it.
             position = np.arange(block.steps) - np.searchsorted(trajectory, trajectory) + seen * (trajectory == last)
             yield _transitions(block, following, schema, trajectory, start[trajectory] + position, continues)
             last, seen = int(trajectory[-1]), int(position[-1]) + 1
@@ -193,14 +197,14 @@ def transitions_of(blocks: Iterator[Block], schema: Schema, start: NDArray[np.in
 
 
 def _with_following(blocks: Iterator[Block], schema: Schema) -> Iterator[tuple[Block, Mapping[str, Rows]]]:
-    """Yield each block, and if it is open the observations [1, ...] that its last step led to."""
+    """Yield each block, and if it is open the observations [1, ...] after its last step."""
     observations = schema.names(Role.OBSERVATION)
     held: Block | None = None
     for block in blocks:
         following = block
         if held is not None:
             if following.lengths[0] == 0:
-                # The trajectory ended with the held block's last step, as is only now known.
+                # Only now it is known that the trajectory ended with the held block.
                 end, following = split(following, schema, 0)
                 held = join([held, end])
             yield held, {name: following.data[name][:1] for name in observations} if held.is_open else {}
@@ -242,18 +246,18 @@ class Stitching:
     def __init__(self, schema: Schema) -> None:
         self._observations = schema.names(Role.OBSERVATION)
         self._open: tuple[int, int] | None = None  # the trajectory that continues, and its next step
-        self._following: Mapping[str, Rows] = {}  # the observations [1, ...] that its last step led to
+        self._following: Mapping[str, Rows] = {}  # the observations [1, ...] after its last step
 
     def block(
         self, before: Transitions, places: NDArray[np.int64], data: Mapping[str, Rows], after: Mapping[str, Rows]
     ) -> Block:
-        """Return the kept steps of the next transitions, and the end of the trajectory that it does not continue.
+        """Return the kept steps of the next transitions; ends an open trajectory that they do not continue.
 
         Args:
             before: the transitions, some of which are kept.
-            places: [m] which of them are left, ascending.
-            data: [m, ...] of every field; of an observation, the one before the step.
-            after: [m, ...] of every observation, the one after the step.
+            places: [m] positions of the kept ones, ascending.
+            data: [m, ...] rows of every field; of observations, those before the steps.
+            after: [m, ...] rows of every observation, those after the steps.
         """
         trajectory, index = before.trajectory[places], before.index[places]
         continues = len(places) > 0 and self._open == (trajectory[0], index[0])
@@ -294,7 +298,7 @@ class Stitching:
         for name in self._observations:
             rows[name] = np.insert(data[name], closed + 1, after[name][closed], axis=0) if len(closed) else data[name]
         if ended is not None:
-            # A segment without a step, which ends the trajectory that was left open.
+            # An empty segment ends the open trajectory.
             lengths, episodes = np.append(0, lengths), np.append(ended, episodes)
             from_reset, final_recorded = np.append(False, from_reset), np.append(True, final_recorded)
             cut = np.append(False, cut)
@@ -309,8 +313,8 @@ def _check_same(name: str, seen_after: Rows, seen_before: Rows, trajectory: NDAr
     differs = [number for number, a, b in zip(trajectory, seen_after, seen_before, strict=True) if _differ(a, b)]
     if differs:
         raise TransformError(
-            f"trajectory {differs[0]}: next {name} of a step is not {name} of the following step; "
-            "expected the same, for an observation is stored once"
+            f"trajectory {differs[0]}: next {name} of a step differs from {name} of the following step; "
+            "expected the same, as observations are stored once"
         )
 
 

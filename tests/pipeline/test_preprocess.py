@@ -155,7 +155,7 @@ def test_nothing_is_left(source: Path, tmp_path: Path) -> None:
     report = run(source, tmp_path / "made", parse("filter:length > 100"), HALF)
     assert (report.steps, report.shards) == (0, 0)
     assert Dataset(tmp_path / "made").schema["observation"].shape == (10, 15)
-    with pytest.raises(TransformError, match="has no step to be applied to"):
+    with pytest.raises(TransformError, match="no step is left to apply it to"):
         run(source, tmp_path / "other", parse("filter:length > 100"), named("same"))
     assert not (tmp_path / "other").exists()
 

@@ -266,42 +266,42 @@ BAD = {
     "two dimensions": (lambda steps: steps[None], "it returns a batch of [1, 4]: expected one dimension"),
     "an error": (lambda steps: steps["nothing"], "fails on trajectory 3: KeyError"),
     "an exit": (lambda _: sys.exit(3), "fails on trajectory 3: SystemExit: 3"),
-    "too few": (lambda steps: steps[:2].exclude("index"), "it makes 2 of 4 steps without index"),
-    "too many": (lambda steps: torch.cat([steps, steps]), "other values of index: expected those of the steps"),
-    "backwards": (lambda steps: steps[[3, 2, 1, 0]], "other values of index"),
-    "shifted": (changed(index=lambda steps: steps["index"] + 100), "other values of index"),
+    "too few": (lambda steps: steps[:2].exclude("index"), "it returns 2 of 4 steps without index"),
+    "too many": (lambda steps: torch.cat([steps, steps]), "it changes index: expected the values of the kept steps"),
+    "backwards": (lambda steps: steps[[3, 2, 1, 0]], "it changes index"),
+    "shifted": (changed(index=lambda steps: steps["index"] + 100), "it changes index"),
     "no reward": (lambda steps: steps.exclude(("next", "reward")), "reward: expected one number per step"),
     "no next": (lambda steps: steps.exclude(("next", "observation")), "it returns observation and no next observation"),
     "another type": (
         changed(action=lambda steps: steps["action"].double()),
-        "it makes action step float64[], expected step int64[] as of the first steps",
+        "it returns action step float64[], expected step int64[] as for the first steps",
     ),
     "another shape": (
         changed(action=lambda steps: steps["action"][:, None]),
-        "it makes action step int64[1], expected step int64[] as of the first steps",
+        "it returns action step int64[1], expected step int64[] as for the first steps",
     ),
-    "another field": (changed(more=lambda steps: steps["action"]), "it makes more step int64[], expected nothing"),
-    "a field less": (lambda steps: steps.exclude("action"), "it makes action nothing, expected step int64[]"),
+    "another field": (changed(more=lambda steps: steps["action"]), "it returns more step int64[], expected nothing"),
+    "a field less": (lambda steps: steps.exclude("action"), "it returns action nothing, expected step int64[]"),
     "not a number": (
         changed(next_reward=lambda steps: steps["next", "reward"] * float("nan")),
-        "it makes NaN of reward: expected numbers",
+        "it returns NaN in reward: expected numbers",
     ),
     "half floats": (
         changed(action=lambda steps: steps["action"].bfloat16()),
         "it returns action: torch.bfloat16, expected a type that numpy has",
     ),
-    "text": (changed(text="abc"), "it makes text step string[], expected nothing as of the first steps"),
+    "text": (changed(text="abc"), "it returns text step string[], expected nothing as for the first steps"),
     "objects": (
         changed(thing=lambda steps: NonTensorData({1}, batch_size=steps.batch_size)),
         "it returns thing: set, expected numbers or text (str)",
     ),
     "flags before": (
         changed(done=lambda steps: ~steps["done"]),
-        "it sets done at the root, which is of the state before",
+        "it sets done at the root, the state before the step",
     ),
     "done alone": (
         changed(next_done=lambda steps: ~steps["next", "done"]),
-        "next done other than next terminated or truncated",
+        "next done that is not next terminated or truncated",
     ),
     "flags of bytes": (
         changed(next_terminated=lambda steps: steps["next", "terminated"].byte()),
@@ -309,7 +309,7 @@ BAD = {
     ),
     "two kinds": (
         changed(observation=lambda steps: steps["observation"].float()),
-        "it returns observation and next observation of different kinds",
+        "it returns observation and next observation with different dtypes or shapes",
     ),
     "a name that is taken": (changed(trajectories=lambda steps: steps["action"]), "'trajectories' is taken"),
 }
@@ -357,7 +357,7 @@ def test_an_observation_is_what_was_seen_after_the_step_before() -> None:
         return steps
 
     told = message(late(functions.same, function), per="trajectory")
-    assert "trajectory 3: next observation of a step is not observation of the following step" in told
+    assert "trajectory 3: next observation of a step differs from observation of the following step" in told
 
 
 def test_an_observation_is_what_was_seen_after_the_step_before_across_blocks() -> None:
@@ -368,14 +368,14 @@ def test_an_observation_is_what_was_seen_after_the_step_before_across_blocks() -
         return steps
 
     applied(function, per="trajectory")
-    assert "trajectory 1: next observation of a step is not" in message(function, chunk=4)
+    assert "trajectory 1: next observation of a step differs" in message(function, chunk=4)
 
 
 def test_steps_one_at_a_time_that_differ() -> None:
     def function(step: Any) -> Any:
         return step.exclude("action") if int(step["index"]) == 9 else step
 
-    assert "it makes different things of two steps" in message(function, per="step")
+    assert "its results for two steps differ" in message(function, per="step")
     assert "expected a TensorDict of one step" in message(lambda step: step[None], per="step")
     assert "returns nothing" in message(lambda step: None, per="step")  # noqa: ARG005
 
@@ -386,7 +386,7 @@ def test_nothing_is_left() -> None:
     assert list(made.blocks(iter([make_block(LENGTHS)]), dropped)) == []
     assert (made.schema, dropped) == (SMALL, {"fn": 13})
     blocks: Iterator[Block] = iter([])
-    with pytest.raises(TransformError, match="has no step to be applied to"):
+    with pytest.raises(TransformError, match="no step is left to apply it to"):
         fitted([("fn", Function(Code.of(functions.same)))], SMALL, lambda: blocks, {}, np.zeros(0, np.int64))
 
 
@@ -406,12 +406,12 @@ def test_steps_without_an_index_are_those_that_were_given() -> None:
     made, _ = applied(doubled, [block])
     np.testing.assert_array_equal(made.data["reward"], 2 * block.data["reward"])
     said = message(lambda steps: steps[:1].exclude("index"))
-    assert "it makes 1 of 4 steps without index: expected index to identify them" in said
+    assert "it returns 1 of 4 steps without index: expected index to identify them" in said
 
 
 def test_what_a_function_is_called() -> None:
     code = Code.of(functions.doubled)
     assert described(Function(code, Per.BLOCK, 4)) == f"fn:{code.name},per=block,chunk=4"
     assert described(Function(code, Per.STEP)) == f"fn:{code.name},per=step"
-    with pytest.raises(TransformError, match="blocks of 0 steps: expected 1 or more"):
+    with pytest.raises(TransformError, match="chunk_steps is 0, expected 1 or more"):
         Function(code, Per.BLOCK, 0)

@@ -96,7 +96,7 @@ def test_to_float() -> None:
     numbers = made(ToFloat(), pictures)
     assert (numbers == pictures.astype(np.float32) / np.float32(255)).all()
     assert (made(ToFloat(2.0), pictures) == pictures.astype(np.float32) / 2).all()
-    with pytest.raises(TransformError, match="no observation holds whole numbers"):
+    with pytest.raises(TransformError, match="no observation has an integer dtype"):
         made(ToFloat(), numbers)
     with pytest.raises(TransformError, match="other than 0"):
         ToFloat(0.0)
@@ -118,8 +118,8 @@ def test_only_the_fields_that_are_named() -> None:
     ("dtype", "shape", "message"),
     [
         ("int64", (8, 8), "observation is int64: expected uint8, uint16"),
-        ("uint8", (8,), "expected an observation that is a picture, found observation"),
-        ("uint8", (8, 8, 8), r"observation is uint8\[8, 8, 8\]: expected pictures \[H, W\]"),
+        ("uint8", (8,), "expected an observation that is an image, found observation"),
+        ("uint8", (8, 8, 8), r"observation is uint8\[8, 8, 8\]: expected images \[H, W\]"),
     ],
 )
 def test_what_is_no_picture(dtype: str, shape: tuple[int, ...], message: str) -> None:
@@ -135,9 +135,9 @@ def test_layouts() -> None:
 
 def test_sizes_and_fields_that_cannot_be() -> None:
     for height in (0, 2**15 + 1):
-        with pytest.raises(TransformError, match=f"pictures of {height} x 4: expected 1 to 32,768 pixels"):
+        with pytest.raises(TransformError, match=f"images of {height} x 4: expected 1 to 32,768 pixels"):
             Resize(height, 4)
-    with pytest.raises(TransformError, match="pictures of 4 x 0: expected 1 pixel or more"):
+    with pytest.raises(TransformError, match="images of 4 x 0: expected 1 pixel or more"):
         Crop(4, 0)
     with pytest.raises(TransformError, match="unknown field 'nothing': expected one of observation"):
         ToFloat(keys=["nothing"]).schema(schema_of("uint8", (4, 4)))

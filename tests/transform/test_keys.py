@@ -82,8 +82,8 @@ def test_cat_tensors() -> None:
     ("text", "message"),
     [
         ("select:keys=nothing", "unknown field 'nothing': expected one of observation/place"),
-        ("exclude:keys=reward", "reward cannot be left out: expected reward, terminated, truncated in every step"),
-        ("rename:truncated=cut", "truncated cannot be left out: expected reward, terminated, truncated in every step"),
+        ("exclude:keys=reward", "reward cannot be dropped: expected reward, terminated, truncated in every step"),
+        ("rename:truncated=cut", "truncated cannot be dropped: expected reward, terminated, truncated in every step"),
         ("exclude:keys=observation", "no field of role 'observation'"),
         ("rename:action=reward", "two fields would have one name"),
         ("rename:action", "expected OLD=NEW"),

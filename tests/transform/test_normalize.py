@@ -36,7 +36,11 @@ def test_after_renaming_and_a_filter(dataset: Dataset) -> None:
 @pytest.mark.parametrize(
     ("before", "text", "message"),
     [
-        ("to_float", "normalize", "the manifest has no mean of observation: expected an observation that no transform"),
+        (
+            "to_float",
+            "normalize",
+            "the manifest has no mean of observation: expected an observation that no earlier transform",
+        ),
         ("sign_reward", "normalize:keys=action", "the manifest has no mean of action"),
         ("sign_reward", "normalize:keys=nothing", "the manifest has no mean of nothing"),
         ("frame_skip:k=2", "normalize", "the manifest has no mean of observation"),

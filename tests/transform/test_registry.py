@@ -23,9 +23,9 @@ def test_parameters_are_typed() -> None:
         ("clip_reward:low=nan", "low is 'nan', expected a number"),
         ("clip_reward:low", "'low': expected low=VALUE, once"),
         ("clip_reward:low=0,low=1", "'low=1': expected low=VALUE, once"),
-        ("clip_reward:low=2", "transform 'clip_reward:low=2': rewards between 2.0 and 1.0: expected the smaller"),
+        ("clip_reward:low=2", "transform 'clip_reward:low=2': low is 2.0 and high is 1.0"),
         ("scale_reward", "transform 'scale_reward': scale is missing: expected scale_reward:scale=..."),
-        ("scale_reward:scale=inf", "rewards times inf plus 0.0: expected finite numbers"),
+        ("scale_reward:scale=inf", "scale is inf and loc is 0.0, expected finite numbers"),
     ],
 )
 def test_what_cannot_be_meant(text: str, message: str) -> None:

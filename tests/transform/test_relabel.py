@@ -84,10 +84,10 @@ def test_other_types_and_randomness_by_trajectory() -> None:
         ("unknown", "it returns 'rewards', expected some of action, reward"),
         ("observation", "it returns 'observation', expected some of"),
         ("flag", "it returns 'terminated', expected some of"),
-        ("nan", "it makes NaN of reward"),
+        ("nan", "it returns NaN in reward"),
         ("raises", "KeyError: 'nothing'"),
         ("exits", "SystemExit: 3"),
-        ("type", r"it makes reward float64\[\], expected float32\[\]"),
+        ("type", r"it returns reward float64\[\], expected float32\[\]"),
     ],
 )
 def test_bad_functions_are_named_with_the_trajectory(monkeypatch: pytest.MonkeyPatch, name: str, message: str) -> None:

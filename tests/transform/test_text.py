@@ -92,7 +92,7 @@ def test_a_function_returns_observed_texts() -> None:
 
 
 def test_what_a_function_may_not_return() -> None:
-    with pytest.raises(TransformError, match="next observation/words of a step is not observation/words"):
+    with pytest.raises(TransformError, match="next observation/words of a step differs from observation/words"):
         applied(of(talkative))
     with pytest.raises(TransformError, match=r"it returns task: dict, expected numbers or text"):
         applied(of(objects))
@@ -141,7 +141,7 @@ def test_transforms_of_other_things_hand_texts_on(text: str, gone: set[str]) -> 
     ],
 )
 def test_transforms_of_numbers_refuse_text_by_name(text: str) -> None:
-    with pytest.raises(TransformError, match="observation/words is text: expected a field of numbers"):
+    with pytest.raises(TransformError, match="observation/words is text: expected a numeric field"):
         applied(parse(text))
 
 
