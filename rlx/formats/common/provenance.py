@@ -5,7 +5,7 @@ Reading trusts the notes no more than any other part of a file.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -19,7 +19,7 @@ from rlx.formats.common.fields import NOT_TAKEN
 from rlx.formats.common.rows.episodes import STEPS_WITHOUT_OUTCOME
 from rlx.formats.common.source import Source
 from rlx.manifest_values import check_json
-from rlx.schema import Field, Role, Schema
+from rlx.schema import Field, Schema
 
 # Name of the notes: of an attribute of an HDF5 file, of a key in JSON.
 KEY = "rlx"
@@ -99,36 +99,16 @@ def noted_fields(notes: Mapping[str, Any]) -> dict[str, Field]:
 
     Args:
         notes: what ``read_notes`` gives.
+
+    Example:
+        >>> field = {"dtype": "float32", "shape": [2], "role": "step"}
+        >>> list(noted_fields({"schema": {"params/loc": field, "bad": 1}}))
+        ['params/loc']
     """
     found = {}
     for name, described in notes.get(SCHEMA, {}).items():
         with suppress(RlxError, LookupError, TypeError, ValueError, AttributeError):
             found[name] = Field.from_json(described)
-    return found
-
-
-def noted_names(
-    notes: Mapping[str, Any], place: Callable[[str], str]
-) -> Mapping[tuple[str, str, tuple[int, ...]], tuple[str, Role]]:
-    """Return name and role of the fields that rlx put into a file, by place, dtype and shape there.
-
-    The notes of a file may be wrong: only fields that are stored as the schema says are found.
-    Most formats have no place for the last row of a trajectory that observations have: a field that is not an
-    observation in such a format comes back with a row per step.
-
-    Args:
-        notes: what ``read_notes`` gives.
-        place: where a field of this name would have been written.
-
-    Example:
-        >>> field = {"dtype": "float32", "shape": [2], "role": "step"}
-        >>> noted_names({"schema": {"params/loc": field, "bad": 1}}, lambda name: name.replace("/", "."))
-        {('params.loc', 'float32', (2,)): ('params/loc', <Role.STEP: 'step'>)}
-    """
-    found = {}
-    for name, field in noted_fields(notes).items():
-        role = Role.STEP if field.role == Role.OBSERVATION else field.role
-        found[place(name), field.dtype, field.shape] = (name, role)
     return found
 
 

@@ -16,7 +16,7 @@ from rlx.block import Block
 from rlx.errors import CorruptShardError
 from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, expecting, not_taken_note
 from rlx.formats.common.npy import gzipped
-from rlx.formats.common.provenance import noted_names, read_notes_beside
+from rlx.formats.common.provenance import noted_fields, read_notes_beside
 from rlx.formats.common.source import MAX_BLOCK_STEPS
 from rlx.formats.dopamine import (
     ADD_COUNT,
@@ -39,6 +39,7 @@ _ATARI = ("uint8", (84, 84))
 _WORD = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
+@dataclass(frozen=True)
 class Dopamine:
     """A run logged by Dopamine. Its small arrays are read when first needed, and go along when it is pickled.
 
@@ -51,10 +52,9 @@ class Dopamine:
     CorruptShardError where one is damaged or contradicts another.
     """
 
-    def __init__(self, root: Path, folder: str, id: str) -> None:
-        self.root = root
-        self.folder = folder
-        self.id = id
+    root: Path
+    folder: str
+    id: str
 
     @property
     def schema(self) -> Schema:
@@ -131,7 +131,11 @@ class Dopamine:
         """Return Dopamine's extra storage types, as in the first file of each, and the other arrays."""
         folder, first = self.root / self.folder, int(self._plan.suffixes[0])
         found = ExtraFields(["observation", "action", "reward", "terminated", "truncated"])
-        noted = noted_names(read_notes_beside(folder.parent), array_name)
+        # Other observations lose their last row here, and come back with a row per step.
+        noted = {
+            (array_name(name), one.dtype, one.shape): (name, Role.STEP if one.role == Role.OBSERVATION else one.role)
+            for name, one in noted_fields(read_notes_beside(folder.parent)).items()
+        }
         for array in find_arrays(folder, first):
             if array in (*SMALL_ARRAYS, OBSERVATION, EPISODE_ENDS):
                 continue

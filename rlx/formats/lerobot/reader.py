@@ -140,37 +140,29 @@ class LeRobot:
             yield {name: named[name].rows(column, file.path) for name, column in batch.items()}
 
 
+@dataclass(frozen=True, slots=True)
 class _Columns:
     """The rows of an episode that begins at a row of its file; how many final observations come before its own."""
 
-    def __init__(
-        self,
-        stream: RowStream,
-        videos: Mapping[str, RowStream],
-        finals: RowStream | None,
-        source: LeRobot,
-        first: int,
-        place: int,
-    ) -> None:
-        self._stream = stream
-        self._videos = videos
-        self._finals = finals
-        self._source = source
-        self._first = first
-        self._place = place
+    stream: RowStream
+    videos: Mapping[str, RowStream]
+    finals: RowStream | None
+    source: LeRobot
+    first: int
+    place: int
 
     def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
-        field = self._source.schema[name]
-        if name not in self._source.features:
+        field = self.source.schema[name]
+        if name not in self.source.features:
             return field.zeros(stop - start)
-        return self._read(self._videos.get(name, self._stream), name, self._first + start, self._first + stop)
+        return self._read(self.videos.get(name, self.stream), name, self.first + start, self.first + stop)
 
     def after(self, name: str, row: int) -> NDArray[np.generic]:  # noqa: ARG002  (it is the episode's last)
-        assert self._finals is not None
-        return self._read(self._finals, name, self._place, self._place + 1)
+        assert self.finals is not None
+        return self._read(self.finals, name, self.place, self.place + 1)
 
     def _read(self, stream: RowStream, name: str, start: int, stop: int) -> NDArray[np.generic]:
-        field, column = self._source.schema[name], self._source.features[name].name
+        field, column = self.source.schema[name], self.source.features[name].name
         rows = stream.rows(column, start, stop)
         check_field(name, field, rows, f"{stream.path}: {column}", start)
         return rows.reshape(-1, *field.shape)

@@ -152,7 +152,7 @@ class Npz(OneFile):
             row = 0
             for place, episode in enumerate(self.episodes):
                 stream.skip_to(row)
-                columns = _Columns(stream, finals, self.fields, row, place)
+                columns = _Columns(stream, self.fields, row, finals, place)
                 yield from episode.blocks(self.schema, columns, dropped)
                 row += episode.rows
             for member in finals.values():
@@ -160,24 +160,21 @@ class Npz(OneFile):
             stream.finish()
 
 
+@dataclass(frozen=True)
 class _Columns(StreamColumns):
     """The same, where final observations are arrays of their own: one row per episode."""
 
-    def __init__(
-        self, stream: RowStream, finals: Mapping[str, NpyStream], fields: TedFields, first: int, place: int
-    ) -> None:
-        super().__init__(stream, fields, first)
-        self._finals = finals
-        self._place = place
+    finals: Mapping[str, NpyStream]
+    place: int
 
     def after(self, name: str, row: int) -> NDArray[np.generic]:
         """Return [1, ...] the observation after a row."""
-        if name not in self._finals:
+        if name not in self.finals:
             return super().after(name, row)
-        final = self._finals[name]
-        final.skip_to(self._place)
+        final = self.finals[name]
+        final.skip_to(self.place)
         rows = final.read(1)
-        self._fields.check(name, rows, final.place, self._place)
+        self.fields.check(name, rows, final.place, self.place)
         return rows
 
 

@@ -113,14 +113,6 @@ def _inflate(data: bytes, values: _Values, most: int) -> bytes | int:  # noqa: A
     return room if inflating.unconsumed_tail and not inflating.eof else inflated
 
 
-def _same(data: bytes, values: _Values, most: int) -> bytes:  # noqa: ARG001
-    return data
-
-
-def _without_checksum(data: bytes, values: _Values, most: int) -> bytes:  # noqa: ARG001
-    return data[:-4]
-
-
 def _nbit_length(data: bytes, values: _Values, most: int) -> int:  # noqa: ARG001
     """Return bytes of the numbers whose bits are all there; the library reads beyond the end for others."""
     _, is_plain, count, _, size, _, precision = values[:7]
@@ -160,8 +152,8 @@ def _lzf_length(data: bytes, values: _Values, most: int) -> int:  # noqa: ARG001
 _LENGTHS: Mapping[int, Callable[[bytes, _Values, int], bytes | int]] = MappingProxyType(
     {
         _DEFLATE: _inflate,
-        _SHUFFLE: _same,
-        _FLETCHER32: _without_checksum,
+        _SHUFFLE: lambda data, *_: data,
+        _FLETCHER32: lambda data, *_: data[:-4],  # a checksum
         _NBIT: _nbit_length,
         _SCALEOFFSET: _scaleoffset_length,
         _LZF: _lzf_length,

@@ -120,26 +120,26 @@ class TedFields:
         return TedFields(Schema(fields), paths, after, not_taken)
 
 
+@dataclass(frozen=True)
 class StreamColumns:
     """The rows of an episode that begins at a row of a stream, whose columns are named by TED paths."""
 
-    def __init__(self, stream: RowStream, fields: TedFields, first: int) -> None:
-        self._stream = stream
-        self._fields = fields
-        self._first = first
+    stream: RowStream
+    fields: TedFields
+    first: int
 
     def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
         """Return [stop - start, ...] rows of a field; see ``Columns``."""
-        field, path, first = self._fields.schema[name], self._fields.paths[name], self._first + start
-        rows = self._stream.rows(path, first, self._first + stop)
-        self._fields.check(name, rows, f"{self._stream.path}: {path}", first)
+        field, path, first = self.fields.schema[name], self.fields.paths[name], self.first + start
+        rows = self.stream.rows(path, first, self.first + stop)
+        self.fields.check(name, rows, f"{self.stream.path}: {path}", first)
         return rows.reshape(len(rows), *field.shape)
 
     def after(self, name: str, row: int) -> NDArray[np.generic]:
         """Return [1, ...] the observation after a row."""
-        path, first = self._fields.after[name], self._first + row
-        rows = self._stream.peek(path, first, first + 1)
-        self._fields.check(name, rows, f"{self._stream.path}: {path}", first)
+        path, first = self.fields.after[name], self.first + row
+        rows = self.stream.peek(path, first, first + 1)
+        self.fields.check(name, rows, f"{self.stream.path}: {path}", first)
         return rows
 
 

@@ -179,28 +179,28 @@ class TedRun(EpisodeGroups):
                 row += episode.rows
 
 
+@dataclass(frozen=True, slots=True)
 class _Columns:
     """The rows of an episode that begins at a place in an order of rows."""
 
-    def __init__(self, leaves: Mapping[str, LeafRows], fields: TedFields, runs: RowRuns, first: int) -> None:
-        self._leaves = leaves
-        self._fields = fields
-        self._runs = runs
-        self._first = first
+    leaves: Mapping[str, LeafRows]
+    fields: TedFields
+    runs: RowRuns
+    first: int
 
     def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
-        rows = self._read(name, self._fields.paths[name], start, stop)
-        return rows.reshape(stop - start, *self._fields.schema[name].shape)
+        rows = self._read(name, self.fields.paths[name], start, stop)
+        return rows.reshape(stop - start, *self.fields.schema[name].shape)
 
     def after(self, name: str, row: int) -> NDArray[np.generic]:
-        return self._read(name, self._fields.after[name], row, row + 1)
+        return self._read(name, self.fields.after[name], row, row + 1)
 
     def _read(self, name: str, path: str, start: int, stop: int) -> NDArray[np.generic]:
-        leaf = self._leaves[path]
+        leaf = self.leaves[path]
         parts = []
-        for first, count in self._runs.spans(self._first + start, self._first + stop):
-            parts.append(leaf.read(first, count, self._runs.stride))
-            self._fields.check(name, parts[-1], leaf.place, first)
+        for first, count in self.runs.spans(self.first + start, self.first + stop):
+            parts.append(leaf.read(first, count, self.runs.stride))
+            self.fields.check(name, parts[-1], leaf.place, first)
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
