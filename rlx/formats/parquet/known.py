@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -29,7 +29,7 @@ from rlx.formats.common.fields import NOT_A_ROW_PER_STEP
 from rlx.formats.common.parquet_file import ParquetParts, translated
 from rlx.formats.common.rows.episodes import Batch
 from rlx.formats.common.rows.table import ArrowFile, ArrowTable, Table
-from rlx.formats.common.rows.ted_fields import FROM_RESET, TERMINATED, TRAJECTORY, TRUNCATED, picture_type
+from rlx.formats.common.rows.ted_fields import DERIVED, FROM_RESET, TERMINATED, TRAJECTORY, TRUNCATED, picture_type
 from rlx.formats.registry import COLUMN_PATHS
 from rlx.store.foreign_types import pyarrow
 
@@ -153,25 +153,35 @@ def has_episodes(names: Sequence[str]) -> bool:
     return _REWARDS in names and COLUMN_PATHS["reward"] not in names and not is_gymrec(names)
 
 
+def list_lengths(file: ParquetParts) -> NDArray[np.int64]:
+    """Return the steps of every episode of such a table."""
+    lengths: list[int] = []
+    for batch in file.batches([_REWARDS], _SCANNED_LISTS):
+        if not hasattr(batch[_REWARDS], "value_lengths"):
+            found = batch[_REWARDS].type
+            raise CorruptShardError(f"{file.path}: {_REWARDS}: expected a list per row, found {found}")
+        lengths += [length or 0 for length in batch[_REWARDS].value_lengths().to_pylist()]
+    if not sum(lengths):
+        raise SourceError(f"{file.path} has no step")
+    return np.array(lengths, np.int64)
+
+
 class ListRows:
     """The rows of steps of a table of one row per episode.
+
+    Args:
+        lengths: steps of every episode.
 
     Attributes:
         paths: TED path of every column.
         left: why the other columns of the file are no columns of steps.
     """
 
-    def __init__(self, file: ParquetParts) -> None:
+    def __init__(self, file: ParquetParts, lengths: NDArray[np.int64]) -> None:
         self._file, self.path = file, file.path
-        lengths: list[int] = []
-        for batch in file.batches([_REWARDS], _SCANNED_LISTS):
-            if not hasattr(batch[_REWARDS], "value_lengths"):
-                found = batch[_REWARDS].type
-                raise CorruptShardError(f"{file.path}: {_REWARDS}: expected a list per row, found {found}")
-            lengths += [length or 0 for length in batch[_REWARDS].value_lengths().to_pylist()]
-        self._stops = np.cumsum(lengths, dtype=np.int64)
-        if not sum(lengths):
-            raise SourceError(f"{file.path} has no step")
+        if file.rows != len(lengths):
+            raise CorruptShardError(f"{file.path}: expected {len(lengths):,} episodes, found {file.rows:,}")
+        self._stops = np.cumsum(lengths)
         first = int(np.flatnonzero(lengths)[0])
         row = next(islice(file.batches(file.names, 1, first), first - file.group_start(first), None))
         self.left: dict[str, str] = {}
@@ -179,8 +189,10 @@ class ListRows:
             values = cells[0].values if hasattr(cells, "value_lengths") and cells[0].is_valid else None
             if values is None or (len(values) != lengths[first] and _ending(name) is None):
                 self.left[name] = NOT_A_ROW_PER_STEP
+            elif name in DERIVED:
+                self.left[name] = "means something else in TED"
         self._columns = [name for name in file.names if name not in self.left]
-        groups = Counter(map(_ending, self._columns))
+        groups = Counter(map(_ending, file.names))
         self.paths = {name: _list_path(name, groups) for name in self._columns}
         self.paths |= {name: name for name in (TERMINATED, TRAJECTORY, FROM_RESET)}
         self.names: Sequence[str] = list(self.paths)
@@ -194,7 +206,7 @@ class ListRows:
         arrow, _ = pyarrow()
         episode = self._file.group_start(self._episode(row))
         stored = [name for name in names if name in self._columns]
-        for batch in self._file.batches([*stored, _REWARDS], 1, episode):
+        for batch in self._file.batches(stored, 1, episode) if stored else repeat({}, len(self._stops) - episode):
             self.path = self._file.path
             steps = int(self._stops[episode]) - self._first(episode)
             lists: dict[str, Any] = {}
@@ -326,20 +338,26 @@ def is_unrewarded(names: Sequence[str]) -> bool:
     return {"frame_index", *_COLUMNS} <= set(names) and not {"reward", "rewards", "done", *_ZEROS} & set(names)
 
 
-def table_of(file: ParquetParts, columns: Mapping[str, str], beside: Sequence[Sequence[Path]]) -> Table:
+def table_of(
+    file: ParquetParts,
+    columns: Mapping[str, str],
+    beside: Sequence[Sequence[Path]],
+    lengths: NDArray[np.int64] | None,
+) -> Table:
     """Return the table of files.
 
     Args:
         columns: TED path by the column's name, if given; otherwise columns of other projects are recognised.
         beside: files of gradlab's episodes and frames, if it is theirs.
+        lengths: steps of every episode, if it has one row for each.
     """
+    if lengths is not None:
+        rows = ListRows(file, lengths)
+        return ArrowTable(rows, rows.paths, rows.left)
     if beside:
         return ArrowTable(JoinedRows(file, *beside), left={"sessions": "another table"})
     if columns:
         return ArrowTable(file, columns)
-    if has_episodes(file.names):
-        rows = ListRows(file)
-        return ArrowTable(rows, rows.paths, rows.left)
     if is_gymrec(file.names):
         return ArrowTable(StepRows(file))
     return UnrewardedTable(file) if is_unrewarded(file.names) else ArrowTable(file)

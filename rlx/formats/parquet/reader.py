@@ -8,12 +8,15 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rlx.errors import SourceError
 from rlx.formats.common.fields import expecting
 from rlx.formats.common.parquet_file import ParquetParts, files_of, is_parquet, opened, parts_of
 from rlx.formats.common.provenance import KEY, read_notes
 from rlx.formats.common.rows.table import Table, TablePlace, TableRun, open_table
-from rlx.formats.parquet.known import JOINED, has_episodes, is_joined, notes_of, parts_beside, table_of
+from rlx.formats.parquet.known import JOINED, has_episodes, is_joined, list_lengths, notes_of, parts_beside, table_of
 from rlx.formats.registry import COLUMN_PATHS
 
 _EPISODES_LAYOUT = (
@@ -48,11 +51,12 @@ def open_parquet(path: Path, split: str | None = None, **columns: str) -> TableR
         root, beside = parts[0].parent, list[list[Path]]()
         if not columns and is_joined(file.names):
             root, beside = root.parent.parent, parts_beside(parts[0])
+        lengths = list_lengths(ParquetParts(path, parts)) if layout == _EPISODES_LAYOUT else None
     place = TablePlace(
         path,
         root,
         tuple(str(part.relative_to(root)) for part in chain(parts, *beside)),
-        partial(_opened_steps, path, parts, beside, named),
+        partial(_opened_steps, path, parts, beside, named, lengths),
         layout,
     )
     return open_table(place, notes)
@@ -60,9 +64,13 @@ def open_parquet(path: Path, split: str | None = None, **columns: str) -> TableR
 
 @contextmanager
 def _opened_steps(
-    path: Path, parts: tuple[Path, ...], beside: Sequence[Sequence[Path]], columns: Mapping[str, str]
+    path: Path,
+    parts: tuple[Path, ...],
+    beside: Sequence[Sequence[Path]],
+    columns: Mapping[str, str],
+    lengths: NDArray[np.int64] | None,
 ) -> Iterator[Table]:
-    yield table_of(ParquetParts(path, parts), columns, beside)
+    yield table_of(ParquetParts(path, parts), columns, beside, lengths)
 
 
 def _has_episodes(path: Path) -> bool:

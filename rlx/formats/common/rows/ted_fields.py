@@ -35,7 +35,7 @@ TERMINATED, TRUNCATED, DONE = "next/terminated", "next/truncated", "next/done"
 # Fields that a scan reads besides the observations, if present.
 SCANNED = (TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET, CUT, MASK)
 # Keys derived from these at the root of TED, and keys of trajectories.
-_DERIVED = frozenset({"index", "done", "terminated", "truncated", *SCANNED})
+DERIVED = frozenset({"index", "done", "terminated", "truncated", *SCANNED})
 _SINGLE: RowType = ("bool", ())
 _TORN = "does not continue from step to step"
 _NUMBER, _FLAG = Field("int64", (), Role.STEP), Field("bool", (), Role.STEP)
@@ -165,7 +165,7 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
     after: dict[str, str] = {}
     for path, kind in columns.items():
         name = path.removeprefix("next/")
-        if path in _DERIVED:
+        if path in DERIVED:
             continue
         if path == "reward":
             extras.leave(path, "the reward of a step is next/reward")
