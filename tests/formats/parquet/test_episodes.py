@@ -85,11 +85,16 @@ def test_several_observations_and_other_columns(tmp_path: Path) -> None:
         "lives": [[3] * count for count in LENGTHS],
         "name": ["a", "b", "c"],
         "odd": [[1]] * 3,
+        "done": [[False] * count for count in LENGTHS],
     }
     source = open_parquet(write(tmp_path / "a.parquet", **more))
     assert {"observation/continuous", "observation/text", "action", "lives"} <= set(source.schema)
     assert read(source, 0)[0]["observation/text"].tolist() == ["go"] * 4
-    assert source.notes["not_taken"] == {"name": "not one row per step", "odd": "not one row per step"}
+    assert source.notes["not_taken"] == {
+        "name": "not one row per step",
+        "odd": "not one row per step",
+        "done": "means something else in TED",
+    }
 
 
 @pytest.mark.parametrize(
@@ -111,6 +116,14 @@ def test_several_observations_and_other_columns(tmp_path: Path) -> None:
 def test_bad_columns(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(CorruptShardError, match=message + ".*; expected Parquet of one row per episode"):
         read(open_parquet(write(tmp_path / "a.parquet", **change)), 0)
+
+
+def test_episodes_that_are_added_after_opening(tmp_path: Path) -> None:
+    source = open_parquet(write(tmp_path / "a.parquet"))
+    more = {"continuous_observations": [[[1.0, 2.0]]] * 4, "continuous_actions": [[[0.5]]] * 4, "rewards": [[0.0]] * 4}
+    write(tmp_path / "a.parquet", **more)
+    with pytest.raises(CorruptShardError, match=r"a\.parquet: expected 3 episodes, found 4"):
+        read(source, 0)
 
 
 def test_no_steps(tmp_path: Path) -> None:
