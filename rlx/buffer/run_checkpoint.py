@@ -127,10 +127,10 @@ class Checkpoint(Closing):
         except BaseException:
             self._forget_written()
             raise
-        for name, reason in self._hidden(state).items():
-            if name not in self.new_episodes:
+        known, self.new_episodes = self.new_episodes, self._hidden()
+        for name, reason in self.new_episodes.items():
+            if name not in known:
                 logger.warning("%s would begin new episodes when restored, as %s", name, reason)
-        self.new_episodes = self._hidden(state)
         self._writer = threading.Thread(
             target=self._run, args=(step, state, writes), name="rlx checkpoint", daemon=False
         )
@@ -206,16 +206,13 @@ class Checkpoint(Closing):
         for name, (_, load) in self._parts.items():
             if name not in self._buffers:
                 load(decoded(state["parts"][name]))
-        self.new_episodes = {
-            name: reason for name, collector in self._collectors.items() if (reason := collector.hidden_state)
-        }
+        self.new_episodes = self._hidden()
         self.values = decoded(state["values"])
         set_generator_state(state["generators"])
         return int(manifest["step"])
 
-    def _hidden(self, state: Mapping[str, Any]) -> dict[str, str]:
-        parts = state["parts"].items()
-        return {name: part["hidden"] for name, part in parts if isinstance(part, dict) and "hidden" in part}
+    def _hidden(self) -> dict[str, str]:
+        return {name: reason for name, collector in self._collectors.items() if (reason := collector.hidden_state)}
 
     def _manifest(self) -> dict[str, Any]:
         path = self.path / _MANIFEST

@@ -215,23 +215,17 @@ class BaseCollector(Closing):
             "weights": [weights.version, torch.from_numpy(weights.packed.copy())],
         }
 
-    def _load_live_state(self, state: Mapping[str, Any]) -> bool:
-        """Continue where the environments were; return False where they hide their state."""
+    def _load_live_state(self, state: Mapping[str, Any]) -> None:
+        """Continue where the environments were; raise HiddenStateError where they hide their state."""
         if "source" not in state:
-            self.hidden_state = state.get("hidden", "the state was saved without environments")
-            return False
+            raise HiddenStateError(state.get("hidden", "the state was saved without environments"))
         version, packed = state["weights"]
         self._pool.publish(Weights(version, packed.numpy()))
         self._drop_episodes()
-        self.hidden_state = None
-        try:
-            self._source.load_live_state(state["source"])
-            running: Any = [self._episodes, self._waiting]
-            self._episodes, self._waiting = restore(running, state["episodes"], (Ended, Piece))
-        except HiddenStateError as exc:
-            self.hidden_state = str(exc)
+        self._source.load_live_state(state["source"])
+        running: Any = [self._episodes, self._waiting]
+        self._episodes, self._waiting = restore(running, state["episodes"], (Ended, Piece))
         self._next_episode = state["next_episode"]
-        return self.hidden_state is None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from the state of another collector.
@@ -250,7 +244,12 @@ class BaseCollector(Closing):
         if self._module is not None:
             self._module.load_state_dict(state["policy_state_dict"])
         self._version = state["policy_version"]
-        if self._load_live_state(state):
+        self.hidden_state = None
+        try:
+            self._load_live_state(state)
+        except HiddenStateError as exc:
+            self.hidden_state = str(exc)
+        else:
             return
         if "hidden" in state or "source" in state:
             logger.warning("new episodes begin, as %s", self.hidden_state)

@@ -452,6 +452,19 @@ def test_environments_that_hide_their_state_begin_new_episodes(
         assert sum(len(batch) for batch in mine if batch is not None) == 20
 
 
+def test_a_part_that_calls_something_hidden_has_no_episodes(tmp_path: Path) -> None:
+    class Recurrent:
+        def state_dict(self) -> Any:
+            return {"hidden": "a layer"}
+
+        def load_state_dict(self, state: Any) -> None:
+            pass
+
+    with rlx.Checkpoint(tmp_path / "run", policy=Recurrent()) as checkpoint:
+        checkpoint.save(1)
+        assert checkpoint.new_episodes == {}
+
+
 def test_a_buffer_whose_storage_was_replaced_is_restored(tmp_path: Path) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(50), batch_size=8)
     with rlx.Checkpoint(tmp_path, buffer=buffer) as checkpoint:
