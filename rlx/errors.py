@@ -7,7 +7,8 @@ A bug stays a ``ValueError``, ``TypeError`` or ``IndexError`` and shows its trac
     │  ├─ SourceNotFoundError       run, shard or file not found in the source
     │  ├─ ForbiddenError            the source answers 401 or 403
     │  ├─ DownloadError             the transfer failed after all retries; run again
-    │  └─ CorruptShardError         a file of the source is damaged
+    │  ├─ CorruptShardError         a file of the source is damaged
+    │  └─ UrlError                  also an OptionError: a URL is mistyped or not supported
     ├─ DatasetError
     │  ├─ DatasetNotFoundError      also a FileNotFoundError
     │  ├─ DatasetExistsError        also a FileExistsError
@@ -43,7 +44,7 @@ from rlx.wording import without_secrets
 
 
 class RlxError(Exception):
-    """Base class of all errors that the user can fix, or that the environment caused; none quotes a secret of a URL.
+    """Base class of all errors that the user can fix, or that the environment caused; hides the secrets of URLs.
 
     Args:
         message: the failure, with the offending value, and the expected one; lower case, no full stop.
@@ -148,7 +149,7 @@ class CollectError(RlxError):
 
 
 class WorkerLostError(CollectError):
-    """A worker died repeatedly without progress: its environment or policy ends the process, or hangs."""
+    """A worker died repeatedly without progress: its environment or policy ends the process or hangs."""
 
 
 class PolicyNotFoundError(CollectError, FileNotFoundError):

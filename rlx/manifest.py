@@ -44,14 +44,14 @@ from rlx.wording import command
 FILE_NAME = "rlx.json"
 FORMAT_VERSION = 1
 MAX_BYTES = 256 * 2**20
-MAX_STEPS = 2**40  # of a shard: far beyond any, and sums of it stay far below 2**63
+MAX_STEPS = 2**40  # of a shard: sums of it stay far below 2**63
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
-_MAX_SHOWN = 160  # characters of what somebody wrote into a manifest
+_MAX_SHOWN = 160  # characters of an untrusted value
 _CRC32CS = re.compile(r"[0-9a-f]*")
 _TAIL = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n\}\n')
 _NO_SHARDS = "[]\n}"
-VERSION = "version"  # the note of a dataset's own version
+VERSION = "version"  # name of the note with a dataset's version
 _SHARD_KEYS = ("name", "steps", "trajectories", "files", "statistics", "origin", "dropped")
 # Names of files are the same in all shards of a dataset: each is checked once.
 _checked_names: set[str] = set()
@@ -76,13 +76,13 @@ class FileRecord:
 
 
 class FileRecords(Mapping[str, FileRecord]):
-    """The files of a shard as a manifest describes them, checked at once; a dataset of many shards has very many.
+    """The files of a shard in a manifest, checked together, as there may be very many.
 
     Args:
         described: ``bytes`` and ``crc32c`` by name.
 
     Raises:
-        ValueError: these are no files, or TypeError or KeyError.
+        ValueError, TypeError, KeyError: a file is described wrongly.
     """
 
     def __init__(self, described: Mapping[str, Mapping[str, Any]]) -> None:
@@ -124,8 +124,8 @@ class ShardRecord:
         steps: S, steps in the shard.
         trajectories: N, trajectories in the shard.
         files: every file in its directory, by its path below it.
-        statistics: of returns, lengths, rewards, actions and observations; see ``rlx.store.statistics``.
-        origin: what the shard was made from: source files with their checksums, or the seed and environment.
+        statistics: returns, lengths, rewards, actions and observations; see ``rlx.store.statistics``.
+        origin: source files with their checksums, or the environment and seed.
         dropped: rows of the source that were left out, by reason.
     """
 
@@ -185,12 +185,12 @@ class Manifest:
     Args:
         id: name of the dataset: ``Pong/5``.
         store: ``zarr`` or ``memmap``.
-        codec: how pictures are compressed, as ``rlx.store.codec.Codec.to_json`` writes it.
-        schema: what one step holds.
+        codec: codec of the fields, as ``rlx.store.codec.Codec.to_json`` writes it.
+        schema: schema of a step.
         shards: the shards, in the order of their steps.
-        planned: names of all shards that the run asked for; those not in ``shards`` are still to come.
-        notes: what a user must know of these data and the data do not say.
-        lineage: the commands that led here, oldest first: command, rlx version, parents, seed.
+        planned: names of all requested shards; those not in ``shards`` are still missing.
+        notes: facts about the data that the steps do not show.
+        lineage: the commands that made it, oldest first: command, rlx version, parents, seed.
     """
 
     id: str
@@ -205,7 +205,7 @@ class Manifest:
 
     @property
     def version(self) -> str | None:
-        """The version that ``rlx push`` gave it, such as ``v2``."""
+        """The version that ``rlx push --version`` gave it, such as ``v2``; None without one."""
         version = self.notes.get(VERSION)
         return version if isinstance(version, str) else None
 
@@ -231,34 +231,34 @@ class Manifest:
 
     @property
     def listed(self) -> set[str]:
-        """Names of the shards that are whole."""
+        """Names of the complete shards."""
         return {shard.name for shard in self.shards}
 
     @property
     def by_name(self) -> dict[str, ShardRecord]:
-        """The shards that are whole, by their names."""
+        """The complete shards, by name."""
         return {shard.name: shard for shard in self.shards}
 
     @property
     def missing(self) -> list[str]:
-        """Names of the shards that were asked for and are not there."""
+        """Names of the planned shards that are not complete."""
         listed = self.listed
         return [name for name in self.planned if name not in listed]
 
     def with_shards(self, records: Sequence[ShardRecord]) -> Self:
-        """Return the manifest with more shards, or with those shards replaced, in the order of the names.
+        """Return the manifest with shards added or replaced, in the order of their names.
 
-        It is another state of the dataset, so the version is no longer noted.
+        The dataset has changed, so its version is no longer noted.
         """
         shards = {**self.by_name, **{record.name: record for record in records}}
         return replace(self, shards=[shards[name] for name in sorted(shards)], notes=self.inherited_notes)
 
     def without_shards(self, names: set[str]) -> Self:
-        """Return the manifest less some shards; they stay planned."""
+        """Return the manifest without some shards; they stay planned."""
         return replace(self, shards=[shard for shard in self.shards if shard.name not in names])
 
     def difference(self, other: "Manifest") -> str | None:
-        """Return why no shard of another dataset could join this one, in words; None if one could."""
+        """Return why a shard of this dataset cannot join another one, in words; None if it can."""
         for key in ("id", "store", "codec"):
             there, wanted = getattr(self, key), getattr(other, key)
             if there != wanted:
@@ -282,7 +282,7 @@ class Manifest:
         return body + b',\n "crc32c": "%08x"\n}\n' % google_crc32c.value(body)
 
     def save(self, dataset: Path) -> None:
-        """Write ``rlx.json`` in one step: readers see the old one or the new one."""
+        """Write ``rlx.json`` atomically."""
         write_file(dataset / FILE_NAME, [self.encode()])
 
     @classmethod
@@ -290,8 +290,8 @@ class Manifest:
         """Read ``rlx.json``.
 
         Raises:
-            DatasetNotFoundError: the directory does not exist, or holds nothing of rlx.
-            IncompleteDatasetError: there are shards, and no manifest yet.
+            DatasetNotFoundError: the directory does not exist, or is not a dataset.
+            IncompleteDatasetError: it has shards, but no manifest yet.
             FormatVersionError: a newer rlx wrote it.
             CorruptDatasetError: it is damaged.
             FileAccessError: it cannot be read.
@@ -315,11 +315,11 @@ class Manifest:
 
     @classmethod
     def parse(cls, raw: builtins.bytes, path: Path | str, *, hint: str | None = None) -> Self:
-        """Return the manifest that these bytes are.
+        """Parse a manifest.
 
         Args:
             raw: content of the file.
-            path: what messages call it.
+            path: its name in messages.
             hint: how to fix a damaged one.
 
         Raises:
@@ -378,7 +378,7 @@ def _no_collections() -> Iterator[None]:
 
 
 class _NoManifest(Exception):
-    """Bytes that are no manifest, before a look into them."""
+    """The last line is not the crc32c of the others."""
 
     def __init__(self, expected: str, found: str) -> None:
         super().__init__(expected, found)

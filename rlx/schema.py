@@ -7,8 +7,8 @@ path starts and how many rows the field has in a shard of S steps and N trajecto
 role             in TED                                      rows
 ===============  ==========================================  ======
 ``observation``  ``observation`` and ``("next", ...)``       S + N
-``step``         the root: what was done (``action``)        S
-``next``         ``("next", ...)``: what came of it          S
+``step``         the root (``action``)                       S
+``next``         ``("next", ...)`` (``reward``)              S
 ===============  ==========================================  ======
 """
 
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from rlx.errors import SchemaMismatchError
 from rlx.manifest_values import check_space
 
-# A trailing dimension of 1 that TED wants on these and that no store keeps.
+# TED adds a trailing dimension of 1 to these; stores do not keep it.
 SCALAR_COLUMNS = frozenset({"reward", "terminated", "truncated"})
 REQUIRED = MappingProxyType({"reward": "next", "terminated": "next", "truncated": "next"})
 RESERVED = frozenset({"collector", "done", "index", "next", "trajectories"})
@@ -58,7 +58,7 @@ class Field:
         dtype: numpy's name of a bool, integer or float type: ``uint8``; or ``string`` for text.
         shape: shape of one row: ``(84, 84)``; ``()`` for a number.
         role: its position in TED.
-        space: what values it may take, as JSON (``{"type": "Discrete", "n": 6}``), where that is known.
+        space: range of values, as JSON (``{"type": "Discrete", "n": 6}``); None if unknown.
     """
 
     dtype: str
@@ -118,7 +118,7 @@ class Field:
         return math.prod(self.shape) * self._item_bytes
 
     def zeros(self, rows: int) -> NDArray[Any]:
-        """Return rows [rows, ...] of zeros, of text empty ones: what stands where nothing was recorded.
+        """Return rows [rows, ...] of zeros, or of empty texts; they stand for unrecorded values.
 
         Example:
             >>> Field("string", (), Role.STEP).zeros(2), Field("uint8", (2,), Role.STEP).zeros(1)
@@ -128,7 +128,7 @@ class Field:
         return np.full(shape, "", object) if self.is_text else np.zeros(shape, self.dtype)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the field as it stands in the manifest."""
+        """Return the field for the manifest."""
         described = {"dtype": self.dtype, "shape": list(self.shape), "role": str(self.role)}
         return described if self.space is None else {**described, "space": dict(self.space)}
 
@@ -137,9 +137,9 @@ class Field:
         """Return the field that a manifest describes.
 
         Raises:
-            SchemaMismatchError: no field is like that.
+            SchemaMismatchError: the dtype or the shape is invalid.
             TypeError: the shape is not a list, or the space not an object.
-            ValueError: the role is unknown, or the space has a value that no space has.
+            ValueError: the role is unknown, or the space has an invalid value.
         """
         shape, space = described["shape"], described.get("space")
         if not isinstance(shape, list):
@@ -157,7 +157,7 @@ class Schema:
     """The fields of a dataset, by name.
 
     Raises:
-        SchemaMismatchError: no observation, no reward or flag, or a name that TED or a file system could not hold.
+        SchemaMismatchError: an observation, the reward or a flag is missing, or a name is invalid.
 
     Example:
         >>> atari = Schema.of(observation=("uint8", (84, 84)), action=("int64", ()))
@@ -246,7 +246,7 @@ class Schema:
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the schema as it stands in the manifest."""
+        """Return the schema for the manifest."""
         return {name: field.to_json() for name, field in self.fields.items()}
 
     @classmethod
@@ -256,7 +256,7 @@ class Schema:
 
 
 def name_of(key: str | tuple[Any, ...]) -> str:
-    """Return name of the field that a key of a TensorDict means.
+    """Return the name of the field at a key of a TensorDict.
 
     Example:
         >>> name_of("logits"), name_of(("next", "value"))
@@ -286,7 +286,7 @@ def is_observation(name: str) -> bool:
 
 
 def check_name(name: str, field: Field) -> None:
-    """Raise SchemaMismatchError if no schema could hold a field of this name."""
+    """Raise SchemaMismatchError if a field may not have this name."""
     parts = name.split("/")
     if not all(_PART.fullmatch(part) for part in parts):
         raise SchemaMismatchError(f"field name {name!r}: expected words of letters, digits and _.- joined by /")

@@ -25,7 +25,7 @@ from rlx_cli.sampling import sample
 from rlx_cli.transferring import download, list_runs, pull, push
 from rlx_cli.viewing import view
 
-# What pydantic, which validates Typer's values, says, and what rlx says instead.
+# Messages of pydantic, which validates Typer's values, and rlx's words for them.
 _PYDANTIC: Mapping[str, str] = MappingProxyType(
     {
         "Value error, ": "",
@@ -36,7 +36,7 @@ _PYDANTIC: Mapping[str, str] = MappingProxyType(
         "Input should be ": "expected ",
     }
 )
-_NOT_MAPPED = "failed to map segment"  # a library of torch that does not fit under ulimit -v
+_NOT_MAPPED = "failed to map segment"  # a library of torch does not fit under ulimit -v
 _CHOICE = re.compile(r"'([^']*)' is not one of (.*)")
 # Typer does not export the root of its usage errors.
 _TyperUsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
@@ -230,6 +230,6 @@ def _usage_error(error: Exception) -> UsageError:
 
 
 def _help() -> str:
-    """Return the command line that explains the options of the command that was given."""
+    """Return the command that shows the help of the given command."""
     word = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     return " ".join(["rlx", *([word] if word in _COMMANDS else []), "--help"])

@@ -32,7 +32,7 @@ def verify(
       rlx verify ./pong --json
       rlx verify s3://bucket/pong
 
-    Exits with 3 if a file is damaged, with 1 if a file cannot be read. Leftovers of
+    Exits with 3 if a file is damaged, and with 1 if one cannot be read. Leftovers of
     interrupted commands are counted, not reported as damage.
     """
     import rlx
@@ -194,8 +194,9 @@ def diff(
       rlx diff Pong/5 hf://datasets/ORG/pong-5
       rlx diff before after --json
 
-    Compares manifest, lineage, trajectories and steps, and exits with 1 if they differ. Another store, codec or
-    number of shards is one difference each. Files with equal lengths and checksums in both manifests are not read.
+    Compares manifest, lineage, trajectories and steps, and exits with 1 if they differ. A different store, codec
+    or number of shards counts as one difference each. Does not read files with equal lengths and checksums in both
+    manifests.
     """
     import rlx
 

@@ -156,7 +156,7 @@ def collect(
 
 
 def _code(env: str, policy: str) -> list[str]:
-    """What a user's own code is read from: modules, files of Python, and exported modules, which are programs too."""
+    """Return the modules and files whose code the command runs; exported modules are code, too."""
     named = [name for name in (env, policy) if ":" in name or name.endswith((".pt", ".pt2"))]
     return list(dict.fromkeys(name.rpartition(":")[0].rpartition(".pt:")[2] or name for name in named))
 

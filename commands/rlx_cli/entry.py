@@ -29,7 +29,7 @@ def main() -> None:
     except SystemExit as exc:
         code = exc.code
     except BaseException as exc:  # while modules were imported, or the result was printed
-        # Of what __set_name__ raises, Python 3.11 makes a RuntimeError.
+        # Python 3.11 turns an exception in __set_name__ into a RuntimeError.
         if not isinstance(exc, KeyboardInterrupt) and not isinstance(exc.__cause__, KeyboardInterrupt):
             raise
         import os
@@ -67,7 +67,7 @@ def _raise_as_ctrl_c(received: list[int]) -> None:
             sys.__unraisablehook__(unraisable)
 
     sys.unraisablehook = repeat_ignored
-    import signal  # whose own imports Ctrl-C may meet
+    import signal  # last: Ctrl-C may interrupt its own imports
 
     for name in ("SIGINT", *_ENDING):
         number = getattr(signal, name, None)  # Windows lacks two of them
@@ -77,7 +77,7 @@ def _raise_as_ctrl_c(received: list[int]) -> None:
 
 
 def _let_it_end() -> None:
-    """Have a signal that comes after the work let the process clean up; a second one ends it at once."""
+    """Ignore one more signal, so that the process can clean up; a second one ends it at once."""
     import signal
 
     def ignore_once(number: int, _: object) -> None:

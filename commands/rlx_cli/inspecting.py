@@ -1,4 +1,4 @@
-"""``rlx inspect`` and ``cite``: what a dataset holds, and which papers describe it."""
+"""``rlx inspect`` and ``rlx cite``."""
 
 import math
 from contextlib import suppress
@@ -110,7 +110,7 @@ def _overview(document: dict[str, Any]) -> "list[str | Table]":
         ]
         version, command = made[-1]
         if command and "recipe" in document["lineage"][-1]:
-            # The command that makes this dataset again, ready to be pasted.
+            # The command that makes this dataset again, to copy and paste.
             made[-1] = (version, with_destination(command, Path(document["path"])))
         parts += ["", "lineage", facts(made)]
     return parts
@@ -124,7 +124,7 @@ def _shards(listed: int, missing: "Sequence[str]") -> str:
 
 
 def _returns(document: "Mapping[str, Any]") -> str:
-    """Return how the returns of whole episodes change; empty where that shows nothing."""
+    """Return a sparkline of the returns of whole episodes; empty if there are too few."""
     values = [shard["mean_return"] for shard in document["shards"] if shard["mean_return"] is not None]
     of = "mean of each shard"
     if len(values) < _FEWEST_BARS and not is_url(document["path"]):
@@ -148,7 +148,7 @@ def _dropped(shards: "Sequence[Mapping[str, Any]]") -> str:
 
 def _whole(episodes: "Mapping[str, Any]") -> str:
     if episodes["whole"] is None:
-        return "unknown: rlx 0.1.0 did not count whole episodes"
+        return "unknown: an earlier rlx did not count whole episodes"
     said = f"{plural(episodes['whole'], 'episode')}, {plural(episodes['pieces'], 'piece')}"
     if not episodes["whole"]:
         return said

@@ -1,4 +1,4 @@
-"""``rlx merge`` and ``split``: trajectories put together, and taken apart."""
+"""``rlx merge`` and ``rlx split``."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,7 +38,7 @@ def merge(
       rlx merge monday tuesday -o week --codec zstd-dict --json
 
     Shards are hard-linked where the file system supports it, and copied otherwise. --to and --codec re-encode shards
-    that use another store or codec. Episodes keep their numbers.
+    that use another store or codec. Episodes keep their numbers, which may then repeat.
     """
     import rlx
 

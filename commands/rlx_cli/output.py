@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-# Of Unicode: control characters, what changes the direction of text, line separators, and lone surrogates, which
-# stand for bytes of a file name that are not UTF-8. Tabs and line feeds are what lines are made of.
+# Control characters except tab and line feed, direction marks, line separators, and lone surrogates, which stand for
+# bytes of a file name that are not UTF-8.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _LINES = re.compile("[\t\n]")
 _ARGUMENT = re.compile(r"`([a-z_]+?)_?`")
-_MESSAGES = ("message", "hint", "remedy")  # keys of what the library says to users
-_SHORTEST = 4  # a shorter secret would stand in ordinary words
+_MESSAGES = ("message", "hint", "remedy")  # keys whose texts name arguments
+_SHORTEST = 4  # a shorter secret may be part of ordinary words
 _UNLIMITED = 10_000
 _SEVERITIES = {"warning": "yellow", "error": "red"}
 
@@ -141,7 +141,7 @@ class Output:
         return _console(self.secrets, stderr=True, highlight=False)
 
     def shown(self, text: str) -> str:
-        """Text that may be anybody's as one line, without secrets and control characters."""
+        """Return untrusted text as one line, without secrets and control characters."""
         return one_line(self.secrets.hidden(text))
 
     def show(self, document: Any, *parts: "str | Table | Listing") -> None:

@@ -1,4 +1,4 @@
-"""``rlx preprocess``: a dataset made of another by transforms."""
+"""``rlx preprocess``: transforms of a dataset."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any

@@ -1,4 +1,4 @@
-"""Reports of commands that write datasets, and the exit codes of errors, two of which only the command line raises."""
+"""Reports of commands that write datasets, exit codes of errors, and the errors of the command line itself."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence

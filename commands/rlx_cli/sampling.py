@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _MAX_CHARACTERS = 40
-_SIDE = 24  # characters that a picture is wide, so that about four fit on a terminal
+_SIDE = 24  # width of an image in characters: about three fit on a terminal
 _HALF = "▀"
 
 
@@ -199,7 +199,7 @@ def _strip(frames: "NDArray[np.uint8]", width: int) -> "Text":
 
 
 def _shrunk(frame: "NDArray[np.uint8]") -> "NDArray[np.uint8]":
-    """The frame, _SIDE pixels wide and an even number high, each the mean of what it covers."""
+    """Return the frame, _SIDE pixels wide and an even number high, averaged."""
     import numpy as np
 
     height, width = frame.shape[:2]

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def list_runs(
     ctx: typer.Context,
     url: Annotated[
-        str | None, typer.Argument(metavar="URL|DIR", help="Only the runs there.", show_default=False)
+        str | None, typer.Argument(metavar="URL|DIR", help="Location to list instead.", show_default=False)
     ] = None,
     remote: Annotated[bool, typer.Option("--remote", help="Downloadable runs only.")] = False,
     local: Annotated[bool, typer.Option("--local", help="Datasets below $RLX_HOME only.")] = False,
@@ -57,7 +57,7 @@ def list_runs(
     source: SourceOption = None,
     search: Annotated[
         str | None,
-        typer.Option("--search", metavar="TEXT", help="Names with this text only.", show_default=False),
+        typer.Option("--search", metavar="TEXT", help="Names that contain this text only.", show_default=False),
     ] = None,
     sources: Annotated[
         bool,
@@ -75,10 +75,11 @@ def list_runs(
       rlx list --remote --source minari --search door
       rlx list --sources
 
-    With a URL, lists only the runs of that directory or server, or the datasets that rlx has pushed to an organisation
-    of the Hugging Face hub. With --source, lists them after the local datasets; it may also be minari, lerobot or hf
-    (the whole hub). By default, downloadable runs are those of a built-in list of RL Unplugged. --sources asks each
-    base that rlx download tries, in order, for run 1 of --game; RLX_SOURCES or ~/.config/rlx/sources.toml names them.
+    With a URL, lists only what is there: runs, or the datasets that rlx has pushed to an organisation
+    (hf://datasets/ORG) or into a repository (hf://datasets/ORG/NAME) of the Hugging Face hub. With --source, lists
+    local datasets first; it may also be minari, lerobot or hf (the whole hub). By default, downloadable runs are those
+    of a built-in list of RL Unplugged. --sources asks each base that rlx download tries, in order, for run 1 of --game;
+    RLX_SOURCES or ~/.config/rlx/sources.toml configures them.
     """
     if sources:
         _show_sources(ctx.obj, url=url, remote=remote, local=local, game=game, source=source, search=search)
@@ -265,7 +266,7 @@ def push(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Send all files again, replacing the dataset at URL.")
     ] = False,
-    private: Annotated[bool, typer.Option("--private", help="Make a new repository of the hub private.")] = False,
+    private: Annotated[bool, typer.Option("--private", help="Make a new repository on the hub private.")] = False,
     license: Annotated[
         str | None,
         typer.Option("--license", metavar="ID", help="Licence for the card on the hub, such as cc-by-4.0."),

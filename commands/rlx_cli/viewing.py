@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rlx.store.dataset import Dataset
     from rlx.viewer.files import ViewFile
 
-_TERMINAL_FPS = 15  # what a terminal at the other end of a line keeps up with
+_TERMINAL_FPS = 15  # a remote terminal keeps up with this
 
 
 def view(
@@ -79,7 +79,7 @@ def view(
     name = opened.manifest.id if beside is None else f"{without_secrets(dataset)} and {without_secrets(other or '')}"
     if term:
         if output is not None or other is not None:
-            raise UsageError("--term shows one dataset, and excludes --output")
+            raise UsageError("--term excludes --output and a second dataset")
         _play(opened, episode, fps or _TERMINAL_FPS)
         return
     if output is not None:
@@ -124,7 +124,7 @@ def _play(dataset: "Dataset", episode: int | None, fps: int) -> None:
     except KeyboardInterrupt:
         pass
     finally:
-        # Ctrl-C drops what is on its way: the end of a graphic or of a colour, and the cursor's way down.
+        # Ctrl-C may have cut an escape sequence: end graphics and colours, and move the cursor down.
         sys.stdout.write("\x1b\\\x1b[0m" + (f"\x1b[{unfinished}E" if unfinished else ""))
         sys.stdout.flush()
         if terminal.is_late:

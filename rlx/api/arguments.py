@@ -147,7 +147,7 @@ def shard_numbers(shards: Iterable[int] | None) -> tuple[int, ...] | None:
 
 
 def numbers(option: str, values: Iterable[float], kind: Callable[[float], Any], example: str) -> list[Any]:
-    """Return numbers of a kind; raise OptionError if some are none."""
+    """Return the values as numbers of a kind; raise OptionError if one is not a number."""
     try:
         return [kind(value) for value in values]
     except (TypeError, ValueError):

@@ -118,7 +118,7 @@ def doctor(
     if fix != (output is not None):
         raise OptionError("`fix` and `output` require each other")
     if fix and sample is not None:
-        raise OptionError("`fix` requires a look at every trajectory: expected no `sample`")
+        raise OptionError("`fix` checks every trajectory and excludes `sample`")
     path = os.fspath(dataset)
     if output is not None:
         _ = Dataset(path).path  # raises unless it is a dataset on this machine, before all of it is examined

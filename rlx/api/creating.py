@@ -1,4 +1,4 @@
-"""``rlx.collect`` and ``rlx.convert``: new datasets, of an environment and of other projects' files."""
+"""``rlx.collect`` and ``rlx.convert``: datasets from environments and from other projects' files."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def collect(
         policy: ``random``, ``module:name``, ``file.py:name``, ``file.pt2`` or ``file.pt:module:factory``, or a function
             of observations [envs, ...], or a torch module.
         epsilon: probability of a random action.
-        deterministic: mode of the policy's distribution instead of a sample.
+        deterministic: take the mode of the policy's distribution instead of a sample.
         drop: policy outputs to drop, such as ``["logits", "next/value"]``.
         info: info entries to keep, as ``next/info/KEY``, or ``all``.
         reward_dtype: ``float32``, which rounds, or ``float64``; by default float64 if float32 would change a reward.
@@ -100,6 +100,7 @@ def collect(
         CollectError: the environment or the policy is unknown or fails, or the two do not fit.
         PolicyNotFoundError: the policy's file does not exist.
         WorkerLostError: a worker died three times without finishing a shard.
+        EngineError: the Ray cluster cannot be joined, or its workers cannot run rlx.
         DatasetExistsError: output holds another dataset, or an unfinished one and resume is not set.
         DatasetLockedError: another process is writing output.
         DiskFullError: the disk has too little space; finished shards are kept.
@@ -171,7 +172,7 @@ def destination(env: EnvSource, output: StrPath | None) -> Path:
     """Return the directory of a collection: below ``$RLX_HOME`` if no output is given.
 
     Raises:
-        OptionError: no output is given, and the environment is no id.
+        OptionError: no output is given, and env is not a Gymnasium id.
     """
     if output is not None:
         return Path(output)
@@ -181,7 +182,7 @@ def destination(env: EnvSource, output: StrPath | None) -> Path:
 
 
 def _keys(keys: str | Sequence[str] | None) -> list[str]:
-    """Return keys that are given one by one, or with commas between them."""
+    """Return the keys of a sequence, or of a comma-separated text."""
     return [key for key in (keys.split(",") if isinstance(keys, str) else keys or ()) if key]
 
 
@@ -252,6 +253,7 @@ def convert(
         DiskFullError: the disk has too little space.
         OptionError, CodecError: an argument is unknown or conflicts with another.
         MissingExtraError: the format needs a package that is not installed.
+        EngineError: the Ray cluster cannot be joined, or its workers cannot run rlx.
         PartialError: a worker process died; call it again to resume.
 
     Example:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Dataset(stored.Dataset):
-    """A dataset, opened for reading; ``rlx.open`` returns it and has the same arguments.
+    """A dataset opened for reading, as ``rlx.open`` returns it.
 
     ``len(dataset)`` and indices count steps; iterating yields trajectories. ``dataset[i]``, ``dataset[i:j]`` and
     ``dataset[indices]`` (list, numpy or torch; negative; boolean mask) are TED TensorDicts of batch size [], [j - i]
@@ -55,7 +55,7 @@ class Dataset(stored.Dataset):
 
     @property
     def _directory(self) -> Path:
-        """Where the files are; of a filtered dataset, those of the whole one."""
+        """The directory of the files; of a filtered dataset, the whole dataset's."""
         return self.path
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -228,7 +228,7 @@ class FilteredDataset(Dataset):
 
     Args:
         whole: the dataset.
-        filters: the conditions, each on the trajectories that the ones before left.
+        filters: the conditions; each applies to the trajectories that pass the earlier ones.
 
     Raises:
         TransformError: a condition does not parse.
@@ -273,7 +273,7 @@ class FilteredDataset(Dataset):
 
     @property
     def stats(self) -> dict[str, Any]:
-        """Statistics by name, as of the dataset that ``preprocess`` would write; reads all steps."""
+        """Statistics by name, those of the dataset that ``preprocess`` would write; reads all steps."""
         return summary([self._record]) if len(self) else {}
 
     @cached_property
@@ -294,7 +294,7 @@ class FilteredDataset(Dataset):
         yield from self._whole.blocks(max_steps, trajectories=kept)
 
     def filter(self, expression: str) -> "FilteredDataset":
-        """Return the trajectories of these for which another condition holds."""
+        """Return the dataset restricted by another condition, too."""
         return FilteredDataset(self._whole, (*self._filters, expression))
 
 
@@ -324,6 +324,7 @@ def open(
         DatasetNotFoundError: path has no dataset.
         IncompleteDatasetError: the dataset has no manifest yet: a process is writing it, or was interrupted.
         CorruptDatasetError: the manifest is damaged, or with ``verify`` any file.
+        FormatVersionError: a newer rlx wrote it.
         FileAccessError: a file exists but cannot be read.
         ForbiddenError: the server of a URL refuses access.
         DownloadError: fetching from a URL failed after all retries.

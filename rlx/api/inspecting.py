@@ -1,4 +1,4 @@
-"""``rlx.inspect`` and ``rlx.cite``: what a dataset holds, and which papers describe it."""
+"""``rlx.inspect`` and ``rlx.cite``."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -224,8 +224,8 @@ def cite(dataset: StrPath) -> list[str]:
     """Return BibTeX of a dataset: the entries of its ``CITATION.bib``, then the papers that its source names.
 
     ``rlx push --cite`` writes that file to the hub, and ``rlx pull`` downloads it; downloads of other projects'
-    datasets write it from the card there. A paper that rlx does not know is returned as the source wrote it, as a
-    comment of BibTeX.
+    datasets write it from the card there. A paper that rlx does not know is returned as a BibTeX
+    comment, as the source wrote it.
 
     Args:
         dataset: the dataset's directory, its id below ``$RLX_HOME``, or its URL.

@@ -1,4 +1,4 @@
-"""``rlx.merge`` and ``rlx.split``: one dataset of several, and several of one."""
+"""``rlx.merge`` and ``rlx.split``."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -42,7 +42,8 @@ def merge(
         datasets: directories of the datasets, or their ids below ``$RLX_HOME``, in the desired order.
         output: the new dataset's directory.
         to: ``zarr`` or ``memmap``; shards of another store are re-encoded. That of the datasets by default.
-        codec: such as ``zstd-dict``; shards of another codec are re-encoded. That of the datasets by default.
+        codec: such as ``zstd-dict``; shards of another codec are re-encoded. By default that of the datasets, or
+            with ``to`` that of the store.
         jobs: worker processes; one per core by default.
         overwrite: start afresh; an existing dataset stays until the new one is complete.
         progress: reports ``bytes`` of linked shards, ``shards`` and ``steps`` of re-encoded ones.
@@ -53,7 +54,7 @@ def merge(
         SchemaMismatchError: the datasets have different fields.
         DatasetExistsError: output is one of the datasets, or holds another dataset.
         CorruptDatasetError: a dataset is damaged.
-        OptionError, CodecError: datasets is not a list of at least one, or another argument is unknown.
+        OptionError, CodecError: datasets is empty or not a list, or another argument is unknown.
 
     Example:
         >>> first, second = rlx.split("cartpole", [0.5, 0.5], output=["first", "second"])

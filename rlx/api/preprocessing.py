@@ -116,6 +116,7 @@ def preprocess(
         DatasetExistsError: destination is source, or was written with other arguments.
         CorruptDatasetError: source is damaged.
         OptionError, CodecError: an argument is unknown or conflicts with another.
+        EngineError: the Ray cluster cannot be joined, or its workers cannot run rlx.
         PartialError: a worker process died; call it again to resume.
 
     Example:
@@ -164,7 +165,7 @@ def preprocess(
 
 
 def listed(transform: Transforms | None) -> list[AnyTransform]:
-    """Return transforms as a list: one, several, or none."""
+    """Return one transform, several or None as a list."""
     if transform is None:
         return []
     if isinstance(transform, str) or not isinstance(transform, Sequence):

@@ -1,4 +1,4 @@
-"""``rlx.list_runs``, ``rlx.download``, ``rlx.push`` and ``rlx.pull``: datasets from and to other places."""
+"""``rlx.list_runs``, ``rlx.download``, ``rlx.push`` and ``rlx.pull``."""
 
 import os
 import re
@@ -76,18 +76,18 @@ def list_runs(
     """List local datasets and downloadable runs; a run that is both is listed once, as the local dataset.
 
     Args:
-        url: URL or directory of the runs: only those; of ``hf://datasets/ORG[/NAME]``, what rlx has pushed there.
+        url: URL or directory to list instead; of ``hf://datasets/ORG[/NAME]``, the datasets that rlx has pushed there.
         remote: downloadable runs only.
         local: datasets below ``$RLX_HOME`` only.
         game: runs of this game only, case-insensitive.
-        source: the same, beside the local datasets; or ``minari``, ``lerobot`` or ``hf`` for the projects' own lists;
-            rlx's built-in list of RL Unplugged, ``rlu``, by default.
+        source: URL or directory to list after the local datasets; or ``minari``, ``lerobot`` or ``hf`` (the whole hub);
+            by default ``rlu``, rlx's built-in list of RL Unplugged.
         search: only names with this text, case-insensitive.
         sources: list the bases that runs are downloaded from instead, each with its answer for run 1 of game,
             Pong by default; ``$RLX_SOURCES`` or ``~/.config/rlx/sources.toml`` configures them.
 
     Raises:
-        OptionError: arguments exclude each other, or the list of sources is wrong.
+        OptionError: arguments conflict, or the configured list of sources is invalid.
         SourceNotFoundError: the directory does not exist.
         ForbiddenError: the server refuses all requests.
         DownloadError: the server does not answer.
@@ -171,6 +171,7 @@ def download(
         DatasetLockedError: another process is writing output.
         DiskFullError: the disk has too little space.
         OptionError, CodecError: an argument is unknown or conflicts with another.
+        EngineError: the Ray cluster cannot be joined, or its workers cannot run rlx.
         PartialError: a worker process died; call it again to resume.
 
     Example:
@@ -181,7 +182,7 @@ def download(
         566193
     """
     if not isinstance(run, str):
-        raise OptionError(f"run {run!r}: expected one, such as Pong/5")
+        raise OptionError(f"run {run!r}: expected a text such as Pong/5")
     check_choice("layout", layout, Layout)
     base = None if source is None else os.fspath(source)
     chosen = {
@@ -195,7 +196,7 @@ def download(
     if other is not None:
         for name, given in (("source", source), ("layout", layout)):
             if given is not None:
-                raise OptionError(f"`{name}` goes with GAME/NUMBER, found {run}")
+                raise OptionError(f"`{name}` requires a run GAME/NUMBER, found {run}")
     options = write_options(
         store=store,
         codec=codec,
@@ -267,7 +268,7 @@ def push(
         overwrite: send all files again, replacing the dataset at url.
         private: make a new repository of the hub private.
         license: licence of the data for the card on the hub, such as ``cc-by-4.0``; none is stated by default.
-        cite: BibTeX file for the card on the hub, beside the papers that rlx knows of.
+        cite: BibTeX file for the card on the hub, in addition to the papers that rlx knows.
         version: name of this state of the dataset, such as ``v2``: noted in the manifest, locally and at url, and on
             the hub a tag, which is read as ``hf://datasets/ORG/NAME@v2``.
         dry_run: return the files that would be sent; write nothing.
@@ -281,7 +282,7 @@ def push(
         DatasetLockedError: another dataset is being pushed to url.
         ForbiddenError: the server refuses access.
         PartialError: some files could not be sent; call it again to resume.
-        OptionError: jobs is below 1, or private, license or cite is given for another location than the hub.
+        OptionError: jobs is below 1, version is invalid, or private, license or cite is given without a URL of the hub.
         FileAccessError: cite cannot be read.
         MissingExtraError: obstore, or for the hub huggingface_hub, is not installed.
 
@@ -395,7 +396,7 @@ def here_and_there(
     check_exclusive(("remote", remote or None), ("local", local or None))
     if url is not None:
         if local or source is not None:
-            raise OptionError(f"{url}: a place excludes `local` and `source`")
+            raise OptionError(f"{url}: a location excludes `local` and `source`")
         remote, source = True, str(url)
     here = [] if remote else [entry for entry in local_runs() if entry.is_of(game, search)]
     return here, [] if local else remote_runs(source, game, search)

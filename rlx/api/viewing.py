@@ -111,7 +111,7 @@ def view(
         SamplingError: the episode does not exist, or the dataset is empty.
         UnknownFormatError: output has another suffix.
         DatasetExistsError: output is a directory.
-        OptionError: the port is taken, fps is given without a video, or other with a file that is no page.
+        OptionError: the port is taken, fps is given without a video, or other with episode or a non-HTML file.
         MissingExtraError: Pillow, or for MP4 PyAV, is not installed.
 
     Example:
@@ -127,7 +127,7 @@ def view(
     if fps is not None and (output is None or Path(output).suffix.lower() not in _FILM_SUFFIXES):
         raise OptionError("`fps` requires a video: expected `output` FILE.gif or FILE.mp4")
     if other is not None and (episode is not None or (output is not None and Path(output).suffix.lower() != ".html")):
-        raise OptionError("two datasets are compared in a page: expected no `episode`, and as `output` FILE.html")
+        raise OptionError("two datasets are compared in a page: expected no `episode`, and `output` FILE.html")
     opened = _opened(dataset, partial=output is None)
     beside = None if other is None else _opened(other, partial=output is None)
     if output is not None and beside is not None:

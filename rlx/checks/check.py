@@ -37,7 +37,7 @@ class Window:
         return rows
 
     def place(self, name: str, rows: Indices) -> tuple[Indices, Indices]:
-        """Return trajectory and step of these rows [n] of a field; an observation has the step that it precedes."""
+        """Return trajectory [n] and step [n] of these rows of a field; an observation belongs to the step after it."""
         if self.schema[name].role == Role.OBSERVATION:
             return self.row_trajectory[rows], self.row_position[rows]
         return self.trajectory[rows], self.position[rows]
@@ -112,7 +112,7 @@ def windows(blocks: Iterable[Block], schema: Schema) -> Iterator[Window]:
 
 
 class Severity(StrEnum):
-    """How much a finding matters: an error spoils learning, a warning may, a note is good to know."""
+    """Severity of a finding: an error spoils learning, a warning may, a note informs."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -121,7 +121,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something was found: a step, or a whole trajectory if ``step`` is None."""
+    """Position of a finding: a step, or a whole trajectory if ``step`` is None."""
 
     trajectory: int
     step: int | None = None
@@ -174,10 +174,10 @@ class Check(Protocol):
     """Looks at all steps of a dataset once, in order."""
 
     def see(self, window: Window) -> None:
-        """Take in the next steps."""
+        """Process the next steps."""
 
     def findings(self) -> Iterable[Finding]:
-        """Return the problems, once all steps were seen."""
+        """Return the problems, after all steps."""
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ _MANY = 10
 _MIN_STARTS = 8
 _ENOUGH_STARTS = 64
 _MAX_HELD_STEPS = 50_000
-_MAX_INSIDE = 0.2  # a region with a larger share of all observations is not typical of starts
+_MAX_INSIDE = 0.2  # share of all observations in the region; with more, it is not typical of starts
 _MAX_CANDIDATES = 4096
 _FACTOR = 1.5
 Numbers = NDArray[np.float64]
@@ -36,7 +36,7 @@ class Flags:
         self._both, self._neither = Tally(), Tally()
 
     def see(self, window: Window) -> None:
-        """Take in the next steps."""
+        """Process the next steps."""
         last = window.last
         terminated, truncated = window["terminated"][last], window["truncated"][last]
         self._ends += len(last)
@@ -64,7 +64,7 @@ class Flags:
                 Severity.ERROR if is_every else Severity.WARNING,
                 "the last step is neither terminated nor truncated" + (" in every trajectory" if is_every else ""),
                 why="a learner cannot tell where an episode ended, and may bootstrap from a state that was never seen",
-                remedy="take such trajectories as pieces: filter them out with rlx preprocess --transform filter:whole",
+                remedy="if they are pieces of episodes, drop them: rlx preprocess SRC DST --transform filter:whole",
                 **self._neither.of(),
             )
 
@@ -83,7 +83,7 @@ class Clocks:
         self._last: dict[str, NDArray[Any]] = {}
 
     def see(self, window: Window) -> None:
-        """Take in the next steps."""
+        """Process the next steps."""
         for name in self._clocks:
             times = window[name].reshape(-1)
             if not len(times):
@@ -118,10 +118,10 @@ class Clocks:
 
 
 class Duplicates:
-    """Trajectories that are equal to another one, to the bit.
+    """Trajectories that equal another one, bit by bit.
 
     Args:
-        others: digests of other datasets' trajectories and what to call each: one that is here too is a leak.
+        others: digests of other datasets' trajectories, and the name of each dataset; shared trajectories are leaks.
     """
 
     def __init__(self, schema: Schema, others: Mapping[bytes, str] | None = None) -> None:
@@ -140,14 +140,14 @@ class Duplicates:
         self._leaked: list[tuple[int, str]] = []
 
     def see(self, window: Window) -> None:
-        """Take in the next steps."""
+        """Process the next steps."""
         block = window.block
         data = {name: _bytes_of(block.data[name], is_text=self._schema[name].is_text) for name in self._names}
         step = row = 0
         for number, length in enumerate(block.lengths.tolist()):
             ends = bool(window.closed[number])
             for name, rows in data.items():
-                # One digest a field, so that it does not matter where blocks cut the trajectory.
+                # One digest per field, so that the blocks' boundaries do not matter.
                 is_observation = self._schema[name].role == Role.OBSERVATION
                 here = rows[row : row + length + ends] if is_observation else rows[step : step + length]
                 self._running[name].update(here)
@@ -172,7 +172,7 @@ class Duplicates:
             self.digests[digest] = trajectory
 
     def findings(self) -> Iterator[Finding]:
-        """Yield trajectories that stand twice, here or here and in another dataset."""
+        """Yield trajectories that occur twice, here or in another dataset."""
         if self._twice:
             first, original = self._twice[0]
             yield Finding(
@@ -211,7 +211,7 @@ class Lengths:
         self._single, self._long = Tally(), Tally()
 
     def see(self, window: Window) -> None:
-        """Take in the next steps."""
+        """Process the next steps."""
         last = window.last
         trajectory, length = window.trajectory[last], window.position[last] + 1
         segment = trajectory - window.first
@@ -277,7 +277,7 @@ class _Region:
     candidates: list[tuple[Numbers, int, int]] = field(default_factory=list)
 
     def add(self, rows: Numbers, trajectory: NDArray[np.int64], position: NDArray[np.int64]) -> None:
-        """Take in observations; judge them, and those that are held, once enough episodes have begun."""
+        """Hold observations until enough episodes have begun, then check them."""
         self.held.append((rows, trajectory, position))
         if self.bounds is None:
             self.starts += list(rows[position == 0])
@@ -287,7 +287,7 @@ class _Region:
         self.flush()
 
     def flush(self) -> None:
-        """Judge all that is held."""
+        """Check the held observations."""
         if self.bounds is None and self.starts:
             begin = np.stack(self.starts)
             self.bounds = np.stack([begin.min(axis=0), begin.max(axis=0)])
@@ -327,7 +327,7 @@ class Joins:
         }
 
     def see(self, window: Window) -> None:
-        """Take in the next steps."""
+        """Process the next steps."""
         for name, region in self._regions.items():
             known = np.flatnonzero(window.recorded)
             trajectory, position = window.place(name, known)

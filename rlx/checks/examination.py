@@ -25,7 +25,7 @@ class Subject:
 
     @property
     def max_episode_steps(self) -> int | None:
-        """The environment's limit, if it is noted."""
+        """The environment's time limit, if it is noted."""
         spec = self.notes.get("environment_spec")
         limit = spec.get("max_episode_steps") if isinstance(spec, Mapping) else None
         return limit if isinstance(limit, int) and limit > 0 else None
@@ -46,7 +46,7 @@ class Examination:
 
 
 def digests(blocks: Iterable[Block], schema: Schema) -> Mapping[bytes, int]:
-    """Return digest of each distinct trajectory and its number, as those of ``examine``, without any other check."""
+    """Return the digest of each distinct trajectory and its number, as ``examine`` does, without other checks."""
     duplicates = Duplicates(schema)
     for window in windows(blocks, schema):
         duplicates.see(window)

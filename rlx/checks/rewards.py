@@ -41,7 +41,7 @@ class FirstRewards:
         self._is_one_value = True
 
     def see(self, window: Window) -> None:
-        """Take in the next steps."""
+        """Process the next steps."""
         reward, position = window["reward"], window.position
         segment = window.trajectory - window.first
         first = (position == 0) & window.block.from_reset[segment]
@@ -80,7 +80,7 @@ class _Changes:
     calm: NDArray[np.int64] | None = None
 
     def strength(self) -> dict[int, float] | None:
-        """Return how much of a display changes at each lag; None if there was too little to see."""
+        """Return how many pixels of a display change at each lag; None without enough steps."""
         if self.events < _MIN_EVENTS or self.calm_steps < _MIN_CALM or self.around is None or self.calm is None:
             return None
         slow = self.calm < _SLOW * self.calm_steps
@@ -100,7 +100,7 @@ class RewardLag:
         self._changes = {name: _Changes() for name, field in schema.fields.items() if is_picture(field)}
 
     def see(self, window: Window) -> None:
-        """Take in the next steps."""
+        """Process the next steps."""
         if not self._changes or window.block.steps <= 2 * _REACH:
             return
         given = window["reward"] != 0
@@ -137,9 +137,9 @@ class RewardLag:
             if peak < _MIN_STRENGTH or at[-2] > _UNCLEAR * peak:
                 continue
             if at[-1] > _EARLIER * peak:
-                yield _shifted(f"{name} shows them a step before", found.events, "late")
+                yield _shifted(f"{name} changes a step before them", found.events, "late")
             elif at[0] < _ABSENT * peak:
-                yield _shifted(f"{name} shows them a step after", found.events, "early")
+                yield _shifted(f"{name} changes a step after them", found.events, "early")
 
 
 class ClippedRewards:
@@ -158,7 +158,7 @@ class ClippedRewards:
         self._large = Tally()
 
     def see(self, window: Window) -> None:
-        """Take in the next steps."""
+        """Process the next steps."""
         reward = window["reward"]
         given = reward[reward != 0]
         signs = int((np.abs(given) == 1).sum())
@@ -178,7 +178,7 @@ class ClippedRewards:
                 f"rewards were clipped ({known})",
                 count=self._signs,
                 why="returns are not scores: compare them with other clipped returns only",
-                remedy="get unclipped rewards where evaluation needs scores; for training this is usual",
+                remedy="usual for training; for evaluation, get unclipped rewards",
                 field="reward",
             )
         if self._large.count:
@@ -200,6 +200,6 @@ def _shifted(what: str, count: int, when: str) -> Finding:
         f"rewards look a step {when}: {what}",
         count=count,
         why="every action is credited with the reward of its neighbour",
-        remedy="shift the rewards back where the data were recorded; a step's reward is what its action brought",
+        remedy="shift the rewards back where the data were recorded; a step's reward is the result of its action",
         field="reward",
     )

@@ -1,4 +1,4 @@
-"""Checks of each field's values: not finite, outside their space, always the same; black or repeated pictures."""
+"""Checks of values: not finite, outside their space, constant; black or repeated images."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -24,7 +24,7 @@ class NotFinite:
         self._found = {name: Tally() for name in self._fields}
 
     def see(self, window: Window) -> None:
-        """Take in the next steps."""
+        """Process the next steps."""
         for name in self._fields:
             rows = window.known(name)
             bad = ~np.isfinite(_flat(window[name][rows])).all(axis=1)
@@ -56,7 +56,7 @@ class OutsideSpace:
         self._found = {name: Tally() for name in self._bounds}
 
     def see(self, window: Window) -> None:
-        """Take in the next steps."""
+        """Process the next steps."""
         for name, (low, high) in self._bounds.items():
             rows = window.known(name)
             values = window[name] if len(rows) == len(window[name]) else window[name][rows]
@@ -75,7 +75,7 @@ class OutsideSpace:
                 "outside-space",
                 Severity.ERROR if is_action(name) else Severity.WARNING,
                 f"{name} is outside its space, {_shown(low)} to {_shown(high)}",
-                why="a network with one output an action, or normalized by the bounds, cannot represent these values",
+                why="a network with one output per action, or normalized by the bounds, cannot represent these values",
                 remedy="correct the space, or clip the values on purpose (rlx preprocess --fn)",
                 field=name,
                 **tally.of(),
@@ -92,7 +92,7 @@ class Constant:
         self._steps = 0
 
     def see(self, window: Window) -> None:
-        """Take in the next steps."""
+        """Process the next steps."""
         self._steps += window.block.steps
         for name in self._schema:
             rows = window[name]
@@ -119,7 +119,7 @@ class Constant:
                 Severity.WARNING if matters else Severity.NOTE,
                 f"{name} has the same value at every step",
                 count=self._steps,
-                why="a learner learns nothing from it" if matters else "it takes room and says nothing",
+                why="a learner learns nothing from it" if matters else "it takes space and carries no information",
                 remedy=f"check how it was recorded, or drop it: rlx preprocess SRC DST --transform exclude:keys={name}",
                 field=name,
             )
@@ -163,7 +163,7 @@ def _shown(bound: NDArray[Any]) -> str:
 
 
 def is_picture(field: Field) -> bool:
-    """Return whether a field holds pictures: observations of bytes, of two dimensions or more."""
+    """Return whether a field holds images: uint8 observations of two or more dimensions."""
     return (
         field.role == Role.OBSERVATION
         and field.dtype == "uint8"
@@ -173,7 +173,7 @@ def is_picture(field: Field) -> bool:
 
 
 class Pictures:
-    """Pictures that are black, or the same as the one before."""
+    """Images that are black, or equal the one before."""
 
     def __init__(self, schema: Schema) -> None:
         self._fields = [name for name, field in schema.fields.items() if is_picture(field)]
@@ -183,7 +183,7 @@ class Pictures:
         self._last: dict[str, Rows] = {}
 
     def see(self, window: Window) -> None:
-        """Take in the next steps."""
+        """Process the next steps."""
         for name in self._fields:
             rows, known = window[name].reshape(len(window[name]), -1), window.recorded
             if not len(rows):
@@ -197,7 +197,7 @@ class Pictures:
                 self._repeated[name].add(*window.place(name, repeated))
 
     def _same(self, name: str, rows: Rows, window: Window) -> NDArray[np.bool_]:
-        """Return [n] whether each picture is the same as the one before it in its trajectory."""
+        """Return [n] whether each image equals the previous one of its trajectory."""
         same = np.zeros(len(rows), bool)
         # Words of eight bytes compare faster than bytes.
         wide = rows.view(np.uint64) if rows.shape[1] % 8 == 0 and rows.flags.c_contiguous else rows
@@ -209,15 +209,15 @@ class Pictures:
         return same
 
     def findings(self) -> Iterator[Finding]:
-        """Yield fields with many black or repeated pictures."""
+        """Yield fields with many black or repeated images."""
         for name in self._fields:
             seen, black, repeated = self._seen[name], self._black[name], self._repeated[name]
             if black.count > seen * _MAX_BLACK and black.count > 1:
                 yield Finding(
                     "black",
                     Severity.ERROR if black.count == seen else Severity.WARNING,
-                    f"{black.count:,} of {seen:,} pictures in {name} are black",
-                    why="a learner takes an empty picture for a state",
+                    f"{black.count:,} of {seen:,} images in {name} are black",
+                    why="a learner takes a black image for a state",
                     remedy="check the camera or the decoder; drop these episodes",
                     field=name,
                     **black.of(),
@@ -226,9 +226,9 @@ class Pictures:
                 yield Finding(
                     "repeated",
                     Severity.WARNING,
-                    f"{repeated.count:,} of {seen:,} pictures in {name} equal the one before",
+                    f"{repeated.count:,} of {seen:,} images in {name} equal the one before",
                     why="a frozen camera, or frames written twice, hide what the actions did",
-                    remedy="check the recording; skip repeated frames with rlx preprocess --transform frame_skip",
+                    remedy="check the recording; skip frames: rlx preprocess SRC DST --transform frame_skip:k=2",
                     field=name,
                     **repeated.of(),
                 )

@@ -1,4 +1,4 @@
-"""``AtariDQNExperienceReplay``: the runs of DQN on Atari, under the name that TorchRL's users know."""
+"""``AtariDQNExperienceReplay``: runs of the DQN Replay Dataset, under TorchRL's name."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -39,7 +39,7 @@ class AtariDQNExperienceReplay(DatasetExperienceReplay):
         replacement: whether steps may be drawn again in the same epoch.
         mp_start_method: accepted for compatibility with TorchRL; workers are always spawned.
         collate_fn: function from the TensorDict [n] of a batch to the batch that is returned.
-        pin_memory: whether batches are put into page-locked memory.
+        pin_memory: whether batches are in page-locked memory.
         prefetch: number of batches to read ahead.
         source: where the run is fetched from: a URL or a directory of RL Unplugged's or Dopamine's layout.
         seed: random seed of the sampler.
@@ -52,7 +52,7 @@ class AtariDQNExperienceReplay(DatasetExperienceReplay):
 
     Attributes:
         available_datasets: the runs that RL Unplugged has.
-        dataset: the dataset itself.
+        dataset: the dataset that is sampled.
         dataset_id: its name.
 
     Example:
@@ -65,7 +65,7 @@ class AtariDQNExperienceReplay(DatasetExperienceReplay):
     available_datasets: ClassVar[list[str]] = [
         f"{game}/{run}" for game in rl_unplugged.GAMES for run in rl_unplugged.RUNS
     ]
-    # TorchRL's knob to try things out on the first shards only.
+    # TorchRL's attribute to use only the first shards.
     _max_runs: ClassVar[int | None] = None
 
     def __init__(
@@ -132,8 +132,8 @@ class AtariDQNExperienceReplay(DatasetExperienceReplay):
         if report.failures:
             failed = ", ".join(report.failed_shards)
             raise PartialError(
-                f"{dataset_id}: shards failed: {failed}; the others are safe in {path}",
-                hint="construct it again to resume",
+                f"{dataset_id}: shards failed: {failed}; the others are in {path}",
+                hint="create the buffer again to resume",
             )
 
 

@@ -1,4 +1,4 @@
-"""``MinariExperienceReplay``: a local Minari dataset as a replay buffer, under the name that TorchRL's users know."""
+"""``MinariExperienceReplay``: a local Minari dataset as a replay buffer, under TorchRL's name."""
 
 import os
 import shutil
@@ -33,9 +33,9 @@ _EPISODE = "episode"
 
 
 class MinariExperienceReplay(DatasetExperienceReplay):
-    """Replay buffer over a Minari dataset, with TorchRL's key names: ``episode`` (int64), ``info``, ``next``.
+    """Replay buffer over a local Minari dataset, with TorchRL's key names: ``episode`` (int64), ``info``, ``next``.
 
-    It is read from Minari's local datasets (``$MINARI_DATASETS_PATH``, else ``~/.minari/datasets``) and converted once
+    It is read from ``$MINARI_DATASETS_PATH``, or ``~/.minari/datasets``, and converted once
     into a dataset of rlx below ``root``; values are those of Minari's own reader. Nothing is downloaded: use ``minari
     download`` for missing datasets.
 
@@ -44,11 +44,11 @@ class MinariExperienceReplay(DatasetExperienceReplay):
         batch_size: steps in a batch, unless ``sample`` overrides it.
         root: the directory above the converted datasets, ``minari`` below ``$RLX_HOME`` by default.
         download: whether to convert a dataset that is not converted yet; "force" converts it again.
-        sampler: chooses steps; uniformly by default.
+        sampler: chooses rows; uniformly by default.
         writer: accepted for compatibility with TorchRL; a dataset cannot be written.
         transform: applied to every batch.
         collate_fn: function from the TensorDict [n] of a batch to the batch that is returned.
-        pin_memory: whether batches are put into page-locked memory.
+        pin_memory: whether batches are in page-locked memory.
         prefetch: number of batches to read ahead.
         split_trajs: whether a row is a whole trajectory, zero-padded to the longest, with ``("collector", "mask")``;
             such rows are stored next to the dataset, as ``<dataset_id>_split``.
@@ -150,12 +150,12 @@ class MinariStorage(DatasetStorage):
 
 
 class SplitStorage(MappedStorage):
-    """Trajectories [T] in mapped files, padded; texts, which those do not hold, come from the dataset.
+    """Padded trajectories [T] in memory-mapped files; texts, which those cannot hold, come from the dataset.
 
     Args:
         path: the directory of the files.
-        dataset: whose trajectories they are.
-        steps: reads its steps.
+        dataset: the dataset of the trajectories.
+        steps: storage of its steps.
     """
 
     def __init__(self, path: Path, dataset: Dataset, steps: Storage) -> None:
@@ -214,7 +214,7 @@ def _hint(dataset_id: str) -> str:
 
 
 def _split(dataset: Dataset, storage: Storage, directory: Path) -> None:
-    """Write [N, T] trajectories, T the steps of the longest; one at a time, so that memory holds no more."""
+    """Write trajectories [N, T], T the steps of the longest; holds only one in memory."""
     if directory.exists():
         return
     table = dataset.trajectories

@@ -13,10 +13,10 @@ from rlx.store.dataset import Dataset
 
 
 def with_arrays(dataset: Dataset | str | os.PathLike[str], *names: str) -> Dataset:
-    """Return a dataset in which these fields are one array each.
+    """Return a dataset, after a check that it has these fields, each one array.
 
     Raises:
-        SchemaMismatchError: one is several arrays.
+        SchemaMismatchError: a field is missing, or is several arrays.
     """
     source = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
     if missing := [name for name in names if name not in source.schema]:

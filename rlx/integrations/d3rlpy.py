@@ -12,17 +12,16 @@ from rlx.store.dataset import Dataset
 try:
     from d3rlpy.dataset import Episode, create_infinite_replay_buffer
 except ModuleNotFoundError as exc:
-    raise MissingExtraError.of("this needs d3rlpy", "d3rlpy") from exc
+    raise MissingExtraError.of("this module needs d3rlpy", "d3rlpy") from exc
 
 
 def replay_buffer(dataset: Dataset | str | os.PathLike[str]) -> Any:
     """Return the episodes of a dataset as a ``d3rlpy.dataset.ReplayBuffer``, for ``fit`` of its algorithms.
 
-    d3rlpy keeps no observation after the last step, so that it does not learn from the last step of an episode that
-    was truncated.
+    d3rlpy keeps no observation after the last step, so it does not learn from the last step of a truncated episode.
 
     Args:
-        dataset: with one array of observations.
+        dataset: dataset with one array of observations, or its path, id or URL. Its steps are read into memory.
 
     Raises:
         SchemaMismatchError: observations are several arrays.

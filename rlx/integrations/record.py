@@ -52,6 +52,7 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Raises:
         CollectError: a space has no arrays of one shape.
+        OptionError: reward_dtype is unknown, or shard_steps is below 1.
         DatasetExistsError: path holds another dataset, or something else.
         DatasetLockedError: another process is writing it.
 
@@ -108,14 +109,14 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class RecordVectorExperience(VectorWrapper):
-    """The same for a vector environment of gymnasium, in each of its autoreset modes; see ``RecordExperience``.
+    """``RecordExperience`` for a vector environment of gymnasium, in any autoreset mode.
 
     Args:
         env: the environment.
-        path, shard_steps, reward_dtype, id: as in ``RecordExperience``.
+        path, shard_steps, reward_dtype, id: see ``RecordExperience``.
 
     Raises:
-        CollectError, DatasetExistsError, DatasetLockedError: as ``RecordExperience``.
+        CollectError, OptionError, DatasetExistsError, DatasetLockedError: as ``RecordExperience``.
     """
 
     def __init__(
@@ -194,7 +195,7 @@ def _stacked(rows: Iterable[Arrays]) -> dict[str, NDArray[Any]]:
     return {name: np.stack([row[name] for row in listed]) for name in listed[0]}
 
 
-# Recorders that nobody has closed yet.
+# Recorders that are not closed yet.
 _OPEN: set[Recorder] = set()
 
 
@@ -206,8 +207,7 @@ def _close_all() -> None:
             sys.excepthook(*sys.exc_info())
 
 
-# Before it runs ``atexit`` functions, the interpreter waits for the threads of pools, and those that write shards wait
-# for steps.
+# Not ``atexit``: the interpreter first waits for threads of pools, which wait for steps to write.
 threading._register_atexit(_close_all)  # type: ignore[attr-defined]
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_OPEN.clear)  # a fork has no thread that writes
@@ -218,14 +218,14 @@ class Recorder:
 
     Args:
         path: the dataset's directory.
-        spaces: of observations and actions of one environment.
-        num_envs: how many environments.
+        spaces: spaces of observations and actions of one environment.
+        num_envs: number of environments.
         name: name of the dataset.
         shard_steps: steps per shard.
-        reward: dtype of rewards.
+        reward: dtype of rewards, ``float32`` or ``float64``.
 
     Raises:
-        OptionError: the dtype is neither float32 nor float64, or shards of no steps.
+        OptionError: reward is neither float32 nor float64, or shard_steps is below 1.
         DatasetExistsError, DatasetLockedError: as ``RecordExperience``.
     """
 
@@ -233,7 +233,8 @@ class Recorder:
         self, path: Path, spaces: tuple[Space, Space], num_envs: int, name: str, shard_steps: int, reward: str
     ) -> None:
         if reward not in REWARDS or shard_steps < 1:
-            raise OptionError(f"reward_dtype {reward!r}, shard_steps {shard_steps}: expected {REWARDS}, and 1 or more")
+            expected = f"expected {' or '.join(REWARDS)}, and at least 1"
+            raise OptionError(f"`reward_dtype` {reward!r}, `shard_steps` {shard_steps}: {expected}")
         self._spaces, self._reward, self._shard_steps = spaces, reward, shard_steps
         schema = schema_of(*spaces)
         fields = {**schema.fields, "reward": replace(schema["reward"], dtype=reward)}

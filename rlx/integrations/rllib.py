@@ -31,10 +31,10 @@ def write_parquet(dataset: Dataset | str | os.PathLike[str], path: str | os.Path
     """Write the steps of a dataset as a Parquet file for ``AlgorithmConfig.offline_data(input_=[path])``.
 
     A row is a step: observation, action, reward, next observation, its flags, and the number of its trajectory. RLlib
-    takes each for a transition of its own. Other fields are left out.
+    reads each row as a transition. Other fields are left out.
 
     Args:
-        dataset: with one array of observations and one of actions.
+        dataset: dataset with one array of observations and one of actions, or its path, id or URL.
         path: the file; it appears once it is complete.
 
     Raises:

@@ -14,7 +14,7 @@ try:
     from stable_baselines3.common.buffers import BaseBuffer, ReplayBuffer
     from stable_baselines3.common.type_aliases import ReplayBufferSamples
 except ModuleNotFoundError as exc:
-    raise MissingExtraError.of("this needs stable-baselines3", "stable-baselines3") from exc
+    raise MissingExtraError.of("this module needs stable-baselines3", "stable-baselines3") from exc
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecNormalize
@@ -23,7 +23,7 @@ Frames = NDArray[np.uint8]
 
 
 class _Latest:
-    """The last next observation of every environment, which the next step is likely to begin with."""
+    """The last next observation of every environment; the next step usually begins with it."""
 
     def __init__(self, frames: Frames, place: NDArray[np.int64], size: NDArray[np.int32]) -> None:
         self.frames, self.place, self.size = frames, place, size
@@ -33,8 +33,8 @@ class FrameStacks:
     """Observations now and next of some steps; a frame that several stacks share is kept once, compressed.
 
     Args:
-        rows: steps of each environment.
-        n_envs: environments.
+        rows: steps per environment.
+        n_envs: number of environments.
         stack: frames per observation.
         frame_bytes: bytes of a frame.
         level: zstd level.
@@ -50,7 +50,7 @@ class FrameStacks:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that they take."""
+        """Bytes of memory used."""
         return self._log.nbytes + self._place.nbytes + self._size.nbytes
 
     def put(self, row: int, now: Frames, after: Frames) -> None:
@@ -118,12 +118,12 @@ class CompressedReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not 
 
     Args:
         buffer_size: maximum number of steps, over all environments.
-        observation_space: of one environment: an array.
-        action_space: of one environment.
-        device: of batches.
+        observation_space: space of one environment's observations, not a Dict.
+        action_space: space of one environment's actions.
+        device: device of batches.
         n_envs: number of environments.
         optimize_memory_usage: no effect: observations are always kept once.
-        handle_timeout_termination: whether steps that a time limit ended count as not done.
+        handle_timeout_termination: whether steps that a time limit ended are not done in batches.
         level: zstd level.
 
     Raises:
@@ -177,7 +177,7 @@ class CompressedReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not 
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that steps take."""
+        """Bytes of memory used by the steps."""
         arrays = [self.actions, self.rewards, self.dones, self.timeouts]
         if self._stacks is None:
             arrays += [self.observations, self.next_observations]

@@ -12,16 +12,16 @@ from rlx.store.dataset import Dataset
 try:
     from tianshou.data import ReplayBuffer
 except ModuleNotFoundError as exc:
-    raise MissingExtraError.of("this needs tianshou", "tianshou") from exc
+    raise MissingExtraError.of("this module needs tianshou", "tianshou") from exc
 
 
 def replay_buffer(dataset: Dataset | str | os.PathLike[str]) -> Any:
     """Return the steps of a dataset as a ``tianshou.data.ReplayBuffer``, for offline algorithms.
 
-    The last step of every trajectory is done: where its recording stops without an end, it is flagged truncated.
+    The last step of every trajectory is done; if the recording stops there, it is flagged truncated.
 
     Args:
-        dataset: with one array of observations. Its steps are read into memory.
+        dataset: dataset with one array of observations, or its path, id or URL. Its steps are read into memory.
 
     Raises:
         SchemaMismatchError: observations are several arrays.

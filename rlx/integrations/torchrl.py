@@ -20,7 +20,7 @@ try:
     from torchrl.data.replay_buffers.samplers import Sampler as TorchRLSampler
     from torchrl.data.replay_buffers.storages import Storage as TorchRLStorage
 except ModuleNotFoundError as exc:
-    raise MissingExtraError("this needs TorchRL", hint="pip install torchrl") from exc
+    raise MissingExtraError("this module needs TorchRL", hint="pip install torchrl") from exc
 
 
 class Storage(TorchRLStorage):  # type: ignore[misc]  # TorchRL has no types
@@ -35,7 +35,8 @@ class Storage(TorchRLStorage):  # type: ignore[misc]  # TorchRL has no types
             TorchRL's ``ImmutableDatasetWriter`` is for.
 
     Raises:
-        OptionError: the storage has more dimensions, or TorchRL is to save it: use ``rlx.ReplayBuffer.dumps``.
+        OptionError: the storage has more dimensions, or TorchRL saves one that is not a dataset: use
+            ``rlx.ReplayBuffer.dumps``.
 
     Example:
         >>> import rlx, torchrl.data
@@ -60,7 +61,7 @@ class Storage(TorchRLStorage):  # type: ignore[misc]  # TorchRL has no types
         return f"Storage({self.steps!r})"
 
     def get(self, index: Any) -> Any:
-        """Return the step at an integer, the steps [n] at rows, or all keys of all steps, each to be read."""
+        """Return the step at an integer, the steps [n] at rows, or for ``[:]`` an ``AllSteps``."""
         if isinstance(index, slice) and index == slice(None):
             return AllSteps(self.steps)
         rows = _rows(index, self.steps)
@@ -68,7 +69,7 @@ class Storage(TorchRLStorage):  # type: ignore[misc]  # TorchRL has no types
         return steps.reshape(rows.shape) if rows.ndim else steps[0]
 
     def set(self, cursor: Any, data: TensorDictBase, *, set_cursor: bool = True) -> None:
-        """Write steps: new ones where the writer's cursor is, else changes of stored ones."""
+        """Write new steps at the writer's cursor, or without ``set_cursor`` update stored ones."""
         rows = np.atleast_1d(_rows(cursor, self.steps, written=True))
         steps = data if data.ndim else data[None]
         if set_cursor:
@@ -160,7 +161,7 @@ class Sampler(SamplerOfRlx):
         self.sampler.extend(torch.from_numpy(rows.reshape(-1)))
 
     def update_priority(self, rows: Rows, priority: NDArray[Any]) -> None:
-        """Take note of new priorities of rows."""
+        """Update the priorities of rows."""
         self.sampler.update_priority(torch.from_numpy(rows), torch.from_numpy(priority))
 
     def emptied(self) -> None:
@@ -169,7 +170,7 @@ class Sampler(SamplerOfRlx):
 
     def shard(self, index: int, count: int) -> Self:
         """Raise OptionError: TorchRL's samplers cannot be divided among workers."""
-        raise OptionError(f"{self.sampler!r} cannot be divided: worker {index} of {count} expected a sampler of rlx")
+        raise OptionError(f"{self.sampler!r} cannot be divided: worker {index} of {count} requires a sampler of rlx")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sampler's state."""

@@ -1,4 +1,4 @@
-"""A dataset at rest: its manifest, its trajectories, and its steps at any index."""
+"""A dataset on disk or at a URL: its manifest, its trajectories, and its steps at any index."""
 
 import operator
 import os
@@ -37,33 +37,33 @@ if TYPE_CHECKING:
 
 
 class Dataset:
-    """A dataset, opened for reading. It can be shared between threads and sent to other processes.
+    """A dataset opened for reading. It can be shared between threads and sent to other processes.
 
     ``len(dataset)`` and indices count steps; iterating yields trajectories. ``dataset[i]``, ``dataset[i:j]`` and
-    ``dataset[indices]`` (list, numpy or torch; negative; boolean mask) give TED TensorDicts of batch size [], [j - i]
+    ``dataset[indices]`` (list, numpy or torch; negative; boolean mask) are TED TensorDicts of batch size [], [j - i]
     and [n], in the order asked for. Observations that the source did not record are zeros (see
     ``trajectories.final_recorded``). ``observation`` and ``("next", "observation")`` may share memory.
 
     Args:
-        path: the dataset's directory, its id below ``$RLX_HOME``, or a URL: ``s3://``, ``gs://``, ``az://`` or
-            ``http(s)://``. Only the requested parts of a dataset at a URL are fetched.
-        verify: whether to check every byte against the manifest first. Reading alone notices only damage that cannot be
-            decoded, as with any memory map.
-        partial: whether to open a dataset that another process is still writing: the shards that are whole by now.
-        cache_bytes: of a dataset at a URL, how many fetched bytes are kept in memory.
-        disk_cache: keeps what is fetched of a dataset at a URL on the local disk.
+        path: the dataset's directory, its id below ``$RLX_HOME``, or a URL: ``s3://``, ``gs://``, ``az://``,
+            ``hf://`` or ``http(s)://``. Reads from a URL fetch only what they need.
+        verify: check every file against the manifest first. Reads skip checksums, and notice only damage that cannot
+            be decoded.
+        partial: open a dataset that another process is still writing, with the shards that are complete.
+        cache_bytes: size of the cache of a URL, in bytes of memory.
+        disk_cache: a second cache of URLs, on the local disk.
 
     Raises:
         DatasetNotFoundError: the dataset does not exist.
-        IncompleteDatasetError: another process is writing it, or its writing has not come as far as a manifest.
+        IncompleteDatasetError: another process is writing it, or it has no manifest yet.
         CorruptDatasetError: the manifest is damaged, or with ``verify`` any file.
-        FileAccessError: a file is there and cannot be read.
-        ForbiddenError: the server of a URL refuses.
-        DownloadError: it keeps failing.
+        FileAccessError: a file exists but cannot be read.
+        ForbiddenError: the server of a URL refuses access.
+        DownloadError: fetching from a URL failed after all retries.
         MissingExtraError: a URL needs obstore, which is not installed.
 
     Attributes:
-        manifest: what the dataset says of itself.
+        manifest: name, schema, shards, notes and lineage of the dataset.
     """
 
     def __init__(
@@ -149,9 +149,9 @@ class Dataset:
         return StepReader(self._shards)
 
     def reading_ahead(self) -> tuple[Self, ReadAhead] | None:
-        """Return the dataset, read through pages that can be held in memory, and the holder of the pages.
+        """Return the dataset, read through pages that can be pinned in memory, and the reader that pins them.
 
-        None if it is not at a URL, or the system does not give as many addresses as it has bytes.
+        None if it is not at a URL, or too large for the address space.
         """
         if (far := remote(self._root)) is None:
             return None
@@ -350,14 +350,14 @@ class Dataset:
 
 
 def _reopen(path: Path | str, cache_bytes: int = DEFAULT_CACHE_BYTES, disk: DiskCache | None = None) -> Dataset:
-    """Return a dataset in another process: its sender chose to read it, complete or not."""
+    """Return a dataset in another process, complete or not, as the sender opened it."""
     return Dataset(path, partial=True, cache_bytes=cache_bytes, disk_cache=disk)
 
 
 def _being_written(path: Path, manifest: Manifest, writer: str) -> IncompleteDatasetError:
     whole, planned = len(manifest.shards), len(manifest.shards) + len(manifest.missing)
     return IncompleteDatasetError(
-        f"{path} is being written by pid {writer}: expected {planned} shards, {whole} are whole",
+        f"{path} is being written by pid {writer}: {whole} of {planned} shards are complete",
         hint=f"wait for it, or open its complete shards: rlx.open({str(path)!r}, partial=True)",
     )
 

@@ -416,7 +416,7 @@ def test_merge(tmp_path: Path, cli: Cli) -> None:
         (lambda: untyped.split("a", "0.9,0.1"), "`fractions` '0.9,0.1': expected numbers such as .0.9, 0.1."),
         (lambda: untyped.split("a", [None]), "`fractions` .None.: expected numbers"),
         (lambda: untyped.split("a", [], output="new"), "fractions none: expected numbers"),
-        (lambda: untyped.download(["Pong/5"]), "run .'Pong/5'.: expected one, such as Pong/5"),
+        (lambda: untyped.download(["Pong/5"]), "run .'Pong/5'.: expected a text such as Pong/5"),
     ],
 )
 def test_wrong_lists_and_numbers_are_named(

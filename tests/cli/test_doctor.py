@@ -77,7 +77,7 @@ def test_a_sample(cli: Cli, cartpole: Path) -> None:
     result = cli("doctor", cartpole, "--sample", 3, "--fix", "-o", "x")
     assert (result.code, result.err.splitlines()[0]) == (
         2,
-        "error: --fix requires a look at every trajectory: expected no --sample",
+        "error: --fix checks every trajectory and excludes --sample",
     )
 
 

@@ -123,7 +123,7 @@ def test_only_the_runs_of_a_directory(cli: Cli, home: Path, pong: Path) -> None:
 def test_a_place_excludes(option: list[str], cli: Cli) -> None:
     result = cli("list", SAMPLE_RUN, *option)
     assert (result.code, result.out) == (2, "")
-    assert result.err.startswith(f"error: {SAMPLE_RUN}: a place excludes --local and --source\n")
+    assert result.err.startswith(f"error: {SAMPLE_RUN}: a location excludes --local and --source\n")
 
 
 def test_a_directory_that_is_not_there(cli: Cli, tmp_path: Path) -> None:

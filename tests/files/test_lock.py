@@ -61,7 +61,7 @@ def test_a_dataset_that_is_being_written_opens_only_on_request(tmp_path: Path) -
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        with pytest.raises(IncompleteDatasetError, match=f"pid {holder.pid}: expected 1 shards, 1 are whole"):
+        with pytest.raises(IncompleteDatasetError, match=f"pid {holder.pid}: 1 of 1 shards are complete"):
             Dataset(path)
         assert len(Dataset(path, partial=True)) == 8
         holder.kill()

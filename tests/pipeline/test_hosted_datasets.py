@@ -133,7 +133,7 @@ def test_any_format_of_the_hub_in_any_revision(hub: HubServer, tmp_path: Path) -
         rlx.download("lerobot:pusht@v2.1")
     assert [run.id for run in rlx.list_runs(source="lerobot", remote=True)] == ["lerobot:aloha", "lerobot:pusht"]
     assert [run.id for run in rlx.list_runs(source="hf", search="push", remote=True)] == ["hf:lerobot/pusht"]
-    with pytest.raises(OptionError, match="`source` goes with GAME/NUMBER"):
+    with pytest.raises(OptionError, match="`source` requires a run GAME/NUMBER"):
         rlx.download("lerobot:pusht", source="somewhere")
 
 
