@@ -200,9 +200,9 @@ class MissingExtraError(RlxError, ImportError):
         """Return the error for a need, and the extra of rlx that installs the package.
 
         Example:
-            >>> error = MissingExtraError.of("pictures need Pillow", "view")
+            >>> error = MissingExtraError.of("images need Pillow", "view")
             >>> str(error), error.hint
-            ('pictures need Pillow, which is not installed', "pip install 'rlx[view]'")
+            ('images need Pillow, which is not installed', "pip install 'rlx[view]'")
         """
         return cls(f"{need}, which is not installed", hint=f"pip install 'rlx[{extra}]'")
 
@@ -211,17 +211,17 @@ def imported(module: str, need: str, extra: str) -> Any:
     """Return a module of an optional dependency.
 
     Args:
-        module: its name.
-        need: what needs which package, for the message.
+        module: name of the module.
+        need: start of the message: ``images need Pillow``.
         extra: the extra of rlx that installs the package.
 
     Raises:
         MissingExtraError: it is not installed.
 
     Example:
-        >>> imported("absent_package", "pictures need Pillow", "view")
+        >>> imported("absent_package", "images need Pillow", "view")
         Traceback (most recent call last):
-        rlx.errors.MissingExtraError: pictures need Pillow, which is not installed
+        rlx.errors.MissingExtraError: images need Pillow, which is not installed
     """
     try:
         return import_module(module)

@@ -291,6 +291,6 @@ def check_name(name: str, field: Field) -> None:
     if not all(_PART.fullmatch(part) for part in parts):
         raise SchemaMismatchError(f"field name {name!r}: expected words of letters, digits and _.- joined by /")
     if parts[0] in RESERVED or name in RESERVED:
-        raise SchemaMismatchError(f"field name {name!r} is taken: {parts[0]} means something else in TED")
+        raise SchemaMismatchError(f"field name {name!r} is taken: {parts[0]} has a meaning of its own in TED")
     if (parts[0] == "observation") != (field.role == Role.OBSERVATION) and parts[0] == "observation":
         raise SchemaMismatchError(f"field {name!r} has role {field.role}, expected observation")

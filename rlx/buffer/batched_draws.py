@@ -1,4 +1,4 @@
-"""Draws of a dataset's steps made many at once, where nobody can tell: their costs are shared."""
+"""Draws of a dataset's steps, made many at once to share their costs, with the same results."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -31,7 +31,7 @@ def is_planned(storage: Storage, around: Sequence[Any]) -> TypeGuard[DatasetStor
 def planned(
     storage: Storage, around: Sequence[Any], rows: Rows, marks: Mapping[Any, Any] | None = None
 ) -> PlannedBatches | None:
-    """Return batches of the steps at rows [batches, *shape] of a dataset; None where they must be read one by one.
+    """Return batches of the steps at rows [batches, *shape] of a dataset; None if they must be read one by one.
 
     Args:
         around: transforms that need neighbours.
@@ -46,7 +46,7 @@ def planned(
 class DrawsAhead:
     """Draws of a sampler with replacement over a dataset, each as ``Sampler.sample`` makes it.
 
-    The sampler's state is always that of one draw after the other; if it was changed, draws are made anew.
+    The sampler's state is always that of single draws; if it was changed, the draws are repeated.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class DrawsAhead:
         self._is_off = False
 
     def take(self, sampler: Sampler, storage: Storage, around: Sequence[Any], size: int) -> Draw | None:
-        """Return the next draw; None if the sampler must be asked, as it is for the first of several."""
+        """Return the next draw; None if the sampler must draw, as for the first of several."""
         if self._is_off or type(sampler) not in (RandomSampler, SliceSampler) or not storage.is_read_only:
             return None
         known = cast("RandomSampler | SliceSampler", sampler)

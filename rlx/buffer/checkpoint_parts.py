@@ -1,10 +1,10 @@
-"""Parts of a checkpoint on disk: states as values that load without trust, and the steps of buffers.
+"""Parts of a checkpoint on disk: states that load without running code, and the steps of buffers.
 
 <directory>/<hex>/segment.json   leaves and blocks of the rows that one save wrote
 <directory>/<hex>/0.zst          a leaf's blocks, each one zstd frame with a checksum
 
-Every save writes the steps that changed. A row that comes up in several segments has the steps of the last. A segment
-whose rows have all been written again is left out of the next list of segments, and deleted once that list is on disk.
+Every save writes the steps that changed. The last segment with a row has its step. A segment whose rows have all been
+rewritten is left out of the next list of segments, and deleted once that list is on disk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rlx.files.atomic import sync_tree
 _ROW = "_row"
 _MANIFEST = "segment.json"
 _HELD_BYTES = 256 << 20
-_MAX_SPREAD = 2  # stored rows times this are the rows of all segments, at most
+_MAX_SPREAD = 2  # all segments have at most this many times the stored rows
 
 
 class SavedRows:
@@ -44,8 +44,8 @@ class SavedRows:
         self._buffer = buffer
         self._directory = directory
         self._segments: dict[int, str] = {}
-        self._sizes: dict[int, int] = {}  # rows that a segment was written with
-        self._live = Counter[int]()  # rows that it has the newest steps of
+        self._sizes: dict[int, int] = {}  # rows written to a segment
+        self._live = Counter[int]()  # rows whose newest steps it has
         self._next = 0
         self._follow()
 
@@ -108,7 +108,7 @@ class SavedRows:
         return list(self._segments.values())
 
     def _own(self, rows: Rows, number: int) -> None:
-        """Take note that a segment has the newest steps of these rows, each named once; -1: none has."""
+        """Record that a segment has the newest steps of these distinct rows; -1 for none."""
         owners, counts = np.unique(self._owner[rows], return_counts=True)
         self._live.subtract(dict(zip(owners.tolist(), counts.tolist(), strict=True)))
         self._live[number] += len(rows)
@@ -137,7 +137,7 @@ class SavedRows:
         return np.union1d(rows, self._scattered(len(storage)))
 
     def _scattered(self, stored: int) -> Rows:
-        """Return the rows of segments that must be written again, for all segments not to exceed twice the steps."""
+        """Return the rows of segments to rewrite, so that all segments have at most twice the stored rows."""
         live = {number: self._live[number] for number in self._segments if self._live[number]}
         again: list[int] = []
         total = sum(self._sizes[number] for number in live)
@@ -229,9 +229,9 @@ _PLAIN = frozenset({int, float, str, bool, type(None), torch.dtype, torch.Size})
 
 
 class PlainState:
-    """Copies of states as ``torch.load`` reads them without trust; arrays in tagged dicts.
+    """Copies of states that ``torch.load`` reads with ``weights_only=True``; arrays in tagged dicts.
 
-    What several parts share, as the weights of a policy and of its collector, is copied once.
+    Values that several parts share, such as weights of a policy and its collector, are copied once.
     """
 
     def __init__(self) -> None:
@@ -256,7 +256,7 @@ class PlainState:
         if type(value) in (list, tuple):
             return type(value)(self(part, f"{name}[{i}]") for i, part in enumerate(value))
         raise SchemaMismatchError(
-            f"{name} is a {type(value).__name__}, which cannot be restored without trust",
+            f"{name} is a {type(value).__name__}, which cannot be restored without running code",
             hint="keep numbers, texts, tensors, arrays, and lists and dicts of them in state_dict",
         )
 
@@ -283,7 +283,7 @@ def _key(key: Any, name: str) -> Any:
 
 
 def decoded(value: Any) -> Any:
-    """Return the state of which a ``PlainState`` is a copy."""
+    """Return the state of a ``PlainState``."""
     if isinstance(value, dict) and "rlx.array" in value:
         array = np.frombuffer(bytearray(value["rlx.array"].numpy().tobytes()), np.dtype(value["dtype"]))
         return array[0] if value["scalar"] else array.reshape(value["shape"])

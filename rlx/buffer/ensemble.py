@@ -79,11 +79,11 @@ class ReplayBufferEnsemble(SavedTogether):
     ) -> None:
         if storages is None:
             if samplers is not None or writers is not None or collate_fns is not None:
-                raise TypeError("samplers, writers and collate_fns go with storages: expected storages, found none")
+                raise TypeError("samplers, writers and collate_fns require storages")
         elif buffers or samplers is None:
             raise TypeError("expected either buffers, or storages and samplers")
         elif p is not None or sample_from_all or num_buffer_sampled is not None:
-            raise TypeError("samplers say how buffers are drawn: expected no p, sample_from_all or num_buffer_sampled")
+            raise TypeError("samplers also choose the buffers: expected no p, sample_from_all or num_buffer_sampled")
         else:
             buffers = _joined(storages, samplers, writers, collate_fns)
         for buffer in buffers:
@@ -223,7 +223,7 @@ class ReplayBufferEnsemble(SavedTogether):
             yield self.sample()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that the next batches depend on, the buffers included."""
+        """Return the state that the next batches depend on, including the buffers."""
         return self._own_state() | {"buffers": [buffer.state_dict() for buffer in self._buffers]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

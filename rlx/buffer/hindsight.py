@@ -126,10 +126,10 @@ class HERReplayBuffer(TensorDictReplayBuffer):
 
     def _draw(self, size: int) -> Draw:
         if self._sampler.draws_slices:
-            raise SamplingError(f"goals are those of single steps: expected a sampler of steps, found {self._sampler}")
+            raise SamplingError(f"hindsight relabels single steps: expected a sampler of steps, found {self._sampler}")
         draw = super()._draw(size)
         if _PLACES in draw.info:
-            return draw  # another buffer drew it, and did not give it out
+            return draw  # a restored buffer drew it
         with self._sampler_lock:
             rng = self._goal_draws.next()
         places = np.full(len(draw.rows), np.nan)
@@ -205,7 +205,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
 def _check(transforms: Sequence[Any]) -> None:
     for part in transforms:
         if isinstance(part, NStep | ReturnToGo):
-            raise ValueError(f"{type(part).__name__} sums rewards of the stored goals, not of those of hindsight")  # noqa: TRY004
+            raise ValueError(f"{type(part).__name__} would sum rewards of the stored goals, not of the relabelled ones")  # noqa: TRY004
     before, _ = split(transforms)
     if any(not isinstance(part, NeighbourTransform) for part in before):
         raise ValueError("FrameStack: expected it before the other transforms, which come after the goals are changed")

@@ -49,10 +49,10 @@ class Loader(IterableDataset[TensorDictBase]):
         batches: batches per epoch; by default as many as the data give.
         seed: random seed.
         rank: number of this process; by default of ``torch.distributed``, or of the environment that ``torchrun`` sets.
-        world_size: number of processes.
+        world_size: number of processes; defaults as for ``rank``.
         prefetch: batches to read ahead; 0 reads in the thread that iterates.
         threads: threads that read ahead.
-        device: copies batches there, ahead of their use on a GPU.
+        device: device to which batches are copied ahead of their use.
         block: steps per block, with ``shuffle="blocks"``.
         window: steps per window, at least a batch. By default 65,536, or as many as have 256 MB in the dataset's
             files. Of a dataset at a URL, the files' bytes of four windows are in memory.
@@ -98,7 +98,7 @@ class Loader(IterableDataset[TensorDictBase]):
         length = slice_len or 1
         _check(batch_size, length, self.world_size, prefetch, threads)
         if shuffle == "blocks" and (weights is not None or replacement):
-            raise OptionError("shuffle='blocks' goes with neither weights nor replacement")
+            raise OptionError("shuffle='blocks' excludes weights and replacement")
         if shuffle not in (True, False, "blocks"):
             raise OptionError(f"shuffle {shuffle!r}: expected True, False or 'blocks'")
         transforms = [] if transform is None else Compose(transform).transforms

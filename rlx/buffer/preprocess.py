@@ -38,10 +38,10 @@ class ChunkFunction:
     """The function applied to each chunk, in any process.
 
     Args:
-        storage: where steps come from; none where they come with the chunk.
-        target: directory of the memory-mapped TensorDict that they are written to; none while its keys are unknown.
+        storage: source of the steps; None if each chunk brings its own.
+        target: directory of the memory-mapped TensorDict to write; None while its keys are unknown.
         single: whether ``fn`` gets one step at a time, rather than a chunk.
-        seed: seeds torch, numpy and Python within ``fn``, together with the chunk's place; None: nothing is seeded.
+        seed: seeds torch, numpy and Python within ``fn``, with the chunk's position; None seeds nothing.
         run: distinguishes the target from an earlier one at the same path, whose files a process may still have open.
     """
 
@@ -66,7 +66,7 @@ class ChunkFunction:
             else:
                 result = self.fn(steps)
         if tuple(result.batch_size[:1]) != (stop - start,):
-            raise ValueError(f"{self.fn!r} made {list(result.batch_size)} of {stop - start} steps: expected as many")
+            raise ValueError(f"{self.fn!r} gave {list(result.batch_size)} for {stop - start} steps: expected as many")
         return result
 
     def write(self, span: Span, steps: TensorDictBase | None = None) -> None:
@@ -99,12 +99,12 @@ def _kinds(steps: TensorDictBase) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Who does it.
+    """The processes that apply the function.
 
     Args:
         count: processes; 0 for this one.
         start_method: how they start; by default Python's.
-        pool: processes that are there already, used instead.
+        pool: existing processes to use instead.
         max_tasks: chunks after which a process is replaced; never by default.
     """
 
@@ -187,7 +187,7 @@ def chunks(steps: int, *, chunksize: int | None, num_chunks: int | None) -> list
 def preprocess(function: ChunkFunction, spans: Sequence[Span], dest: Path, workers: Workers) -> Iterator[None]:
     """Write the results of ``fn`` for these chunks as a memory-mapped TensorDict at ``dest``; yield after each chunk.
 
-    The directory is there when all of it is.
+    The directory appears once it is complete.
     """
 
     def check() -> None:
@@ -233,22 +233,22 @@ class Preprocessing:
     ) -> MappedStorage:
         """Apply a function to all steps; return a memory-mapped storage of the results at ``dest``.
 
-        Steps are given as they are stored, row by row, and every step stays one: to leave some out, or cut others, use
-        ``rlx preprocess``. Neither the sampler nor the transform has a part in it.
+        ``fn`` gets steps as they are stored, without the buffer's transforms, and returns as many; to drop steps, use
+        ``rlx preprocess``.
 
         Args:
             fn: returns new steps for a chunk of steps [n], or for a single step with ``chunksize=0``.
             dim: the dimension that chunks are cut along; only 0.
-            num_workers: processes; none or 0: this one.
-            dest: a directory, empty or not there; it is complete or stays away.
+            num_workers: number of processes; None or 0 for this process.
+            dest: a new or empty directory; it appears once it is complete.
             chunksize: steps in a chunk, 1,024 by default; 0 for single steps.
-            num_chunks: chunks, instead of their size.
-            pool: processes that are there already.
+            num_chunks: number of chunks, instead of ``chunksize``.
+            pool: existing pool of processes to use.
             generator: seeds torch, numpy and Python within ``fn``, by chunk, so that the result does not depend on
                 the workers.
             max_tasks_per_child: chunks after which a process is replaced.
-            worker_threads: torch's threads in each process.
-            index_with_generator: accepted so that TorchRL's calls work; chunks are never read before their turn.
+            worker_threads: number of torch threads in each process.
+            index_with_generator: accepted for compatibility with TorchRL; no effect.
             pbar: whether to show a progress bar on stderr.
             mp_start_method: ``spawn``, ``fork`` or ``forkserver``.
             num_frames: process only the first ``num_frames`` steps.
@@ -257,7 +257,7 @@ class Preprocessing:
             DatasetExistsError: ``dest`` is not empty.
             DatasetLockedError: another process is writing to ``dest``.
             SchemaMismatchError: chunks differ in their keys, dtypes or shapes.
-            ValueError: the function made more or fewer steps than it was given.
+            ValueError: the function returned another number of steps.
         """
         if dim != 0:
             raise ValueError(f"dim {dim}: expected 0, the only dimension of stored steps")

@@ -31,7 +31,7 @@ class TrajectoryIndex(Neighbours, Protocol):
         """Changes with every write, and differs between indices, so that caches can be checked."""
 
     def __len__(self) -> int:
-        """Return rows stored."""
+        """Return the number of stored rows."""
 
     def row_at(self, ordinals: Rows) -> Rows:
         """Return [n] the rows that hold the 0th, 1st, ... stored step, lane by lane, oldest first."""
@@ -40,8 +40,7 @@ class TrajectoryIndex(Neighbours, Protocol):
         """Return [n] stored steps of the trajectory before each row."""
 
     def at_reset(self, rows: Rows) -> NDArray[np.bool_]:
-        """Return [n] whether each row is the first step of its episode: not the first that is left of an overwritten
-        one."""
+        """Return [n] whether each row is the first step of its episode, not the oldest left of an overwritten one."""
 
     def trajectories(self) -> tuple[Rows, Rows]:
         """Return [N] the first row, and [N] the stored steps, of every trajectory, in the order of their first
@@ -72,7 +71,7 @@ class Storage(Protocol):
     steps_may_differ: bool = False
 
     def __len__(self) -> int:
-        """Return rows stored."""
+        """Return the number of stored rows."""
 
     @property
     def lane_shape(self) -> tuple[int, ...]:
@@ -99,7 +98,7 @@ class Storage(Protocol):
 
         Args:
             rows: [n] rows.
-            keys: only these TED keys are read, each a leaf or a group (``"next"``); without, all of them.
+            keys: TED keys to read, each a leaf or a group (``"next"``); all by default.
 
         Raises:
             IndexError: a row is empty or out of range.
@@ -209,7 +208,7 @@ class Sampler(Protocol):
         return False
 
     def seed_from(self, generator: torch.Generator) -> None:  # noqa: ARG002
-        """Take a new seed from a generator, before anything is drawn.
+        """Take a new seed from a generator, before the first draw.
 
         Raises:
             TypeError: the sampler has no seed.
@@ -240,7 +239,7 @@ class Sampler(Protocol):
         """Return a copy for one of ``count`` workers; without replacement, no two of them draw the same."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that the next samples depend on; goes through ``torch.save`` with ``weights_only=True``."""
+        """Return the state that the next samples depend on; ``torch.load`` reads it with ``weights_only=True``."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of ``state_dict``."""
@@ -290,7 +289,6 @@ def check_kind(name: str, part: object, kind: type) -> None:
 
 
 def rows_in_order(storage: Storage, ordinals: Rows, length: int) -> Rows:
-    """Return [n] rows, of the first of which it held when it held ``length`` on;
-    where the rings stand makes no difference."""
+    """Return [n] the rows of these ordinals, as if ``length`` steps filled each lane from its first row."""
     lane, place = np.divmod(ordinals, length // storage.lanes)
     return lane * (storage.max_size // storage.lanes) + place

@@ -1,4 +1,4 @@
-"""When steps may be written to a table and sampled from it, by Reverb's rule."""
+"""Rate limiters: when steps may be written to a table and sampled from it, as in Reverb."""
 
 from bisect import bisect_left
 from collections.abc import Mapping

@@ -45,18 +45,18 @@ class RayReplayBuffer(Closing):
     Args:
         tables: a buffer of any class, storage, sampler and transforms; or several by name. Copies of them are served.
             By default, one of ``replay_buffer_cls`` made with ``options``.
-        rate_limiter: when steps may be written and sampled; or several, by the name of their table. By default
-            a table can be sampled once it has a step.
+        rate_limiter: rule for writing and sampling; or several, by table. By default a table can be sampled once it has
+            a step.
         timeout: seconds for which a rate limiter may block a call; no limit by default.
-        name: under which ``connect`` finds the server from other programs.
+        name: name by which ``connect`` finds the server from other programs.
         checkpoint: directory on the server's machine that the tables are restored from and ``checkpoint`` writes.
         checkpoint_every: seconds after which writing steps begins a new checkpoint; never by default.
-        compress: whether steps are compressed on their way; by default between machines only.
-        address: of the cluster; by default the connected one, or one that is started on this machine.
+        compress: whether to compress steps that are sent; by default between machines only.
+        address: address of the cluster; by default the connected one, or a new one on this machine.
         ray_init_config: further arguments of ``ray.init``.
         remote_config: resources of the server, as ``ray.remote`` takes them; no CPU is reserved by default.
         replay_buffer_cls: class of the only table.
-        options: arguments of that; storage, sampler and writer may be functions that return them.
+        options: arguments of ``replay_buffer_cls``; storage, sampler and writer may be functions that return them.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -120,7 +120,7 @@ class RayReplayBuffer(Closing):
 
         Args:
             name: the ``name`` of the server.
-            address: of its cluster.
+            address: address of its cluster.
             timeout: as in ``RayReplayBuffer``.
 
         Raises:
@@ -336,7 +336,7 @@ class RayReplayBuffer(Closing):
         return SimpleNamespace(**self._tables[self.table_name]["storage"])
 
     def shutdown(self) -> None:
-        """Leave the cluster; the client that started the server ends it, after a last checkpoint if it writes any."""
+        """Disconnect; the client that started the server also stops it, after a last checkpoint if it writes any."""
         stack, self._stack = self._stack, ExitStack()
         stack.close()
 

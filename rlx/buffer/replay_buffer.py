@@ -75,7 +75,7 @@ class ReplayBuffer(Preprocessing):
         transform: a callable, or one of ``rlx.buffer.transform``; its ``inv``, if any, is applied to written steps.
         batch_size: steps in a batch, unless ``sample`` overrides it.
         prefetch: number of batches to read ahead, each in a thread; requires ``batch_size``.
-        pin_memory: whether batches are put into page-locked memory, if an accelerator is available.
+        pin_memory: whether batches are in page-locked memory, if an accelerator is available.
         collate_fn: function from the TensorDict [n] of a batch to the batch that is returned.
         generator: seeds the sampler.
         dim_extend: time dimension of written data; the last of ``storage.ndim`` by default.
@@ -128,7 +128,7 @@ class ReplayBuffer(Preprocessing):
         self._write_count = 0
         self._save_hooks: list[Hook] = []
         self._load_hooks: list[Hook] = []
-        self._left: deque[Draw] = deque()  # draws that another buffer had made and not given out
+        self._left: deque[Draw] = deque()  # pending draws of a restored buffer
         # Taken in this order: the storage's, then the sampler's.
         self._lock = ReadWriteLock()
         self._prefetch = prefetch or 0
@@ -193,7 +193,7 @@ class ReplayBuffer(Preprocessing):
         """Write one step [*lanes]; return its row, or [*lanes] rows in a storage of more dimensions.
 
         Args:
-            step: what ``extend`` takes a list of.
+            step: one step, of a type that ``extend`` takes.
         """
         rows = self.extend([step]).squeeze(-1)
         return rows if rows.ndim else int(rows)
@@ -235,7 +235,7 @@ class ReplayBuffer(Preprocessing):
             raise SchemaMismatchError(f"{form.name}: expected {self._form.name}, as was written first")
 
     def _extended(self, rows: Rows, steps: TensorDictBase) -> None:
-        """Take note of steps [*lanes, n] that were just written at rows of the same shape."""
+        """Update for steps [*lanes, n] that were just written at rows of the same shape."""
 
     def __setitem__(self, index: Any, steps: TensorDictBase) -> None:
         """Change stored steps; their order in time is unchanged."""
@@ -566,7 +566,7 @@ class ReplayBuffer(Preprocessing):
             save_dataset(self._storage, self._index(), Path(path), saving)
 
     def frozen(self) -> "ReplayBuffer":
-        """Return a buffer to save while this one is written: with a copy of the steps, unless they are in files."""
+        """Return a buffer to save while this one is written: a copy of the steps, unless they are in files."""
         if self._storage.is_in_files:
             return self
         with self._lock.write(), self._sampler_lock:

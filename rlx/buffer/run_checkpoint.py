@@ -1,4 +1,4 @@
-"""``rlx.Checkpoint``: everything that a training run depends on, on disk, so that a killed run continues to the bit.
+"""``rlx.Checkpoint``: the state of a training run on disk, so that a killed run continues bit-identically.
 
 <path>/checkpoint.json   step, names of the files below; replaced in one step
 <path>/<hex>.pt          state of all parts but the steps of buffers: numbers, texts and tensors
@@ -58,9 +58,9 @@ class Checkpoint(Closing):
             or anything with ``state_dict`` and ``load_state_dict``.
 
     Attributes:
-        values: what the restored ``save`` was given beside the step.
-        new_episodes: collectors whose environments cannot give their state, and why: they begin new episodes when they
-            are restored, so that the run continues, but not bit-identically.
+        values: the values that the restored ``save`` was given.
+        new_episodes: the reason, by name, of collectors whose environments cannot save their state: they begin new
+            episodes when restored, so the run does not continue bit-identically.
 
     Raises:
         DatasetExistsError: path holds something else.
@@ -108,7 +108,7 @@ class Checkpoint(Closing):
             values: numbers, texts, arrays, tensors, and lists and dicts of them.
 
         Raises:
-            SchemaMismatchError: a state has something else.
+            SchemaMismatchError: a state has a value of another type.
             DiskFullError: no space is left.
             ValueError: the checkpoint is closed.
         """

@@ -1,4 +1,4 @@
-"""All that a buffer is, as numbers and blocks of steps: taken, restored, and saved part by part in directories."""
+"""Snapshots of buffers as numbers and blocks of steps: taken, restored, and saved in directories."""
 
 import os
 from abc import ABC, abstractmethod
@@ -95,7 +95,7 @@ def restore_parts(
     sampler: Sampler,
     writer: Writer,
 ) -> list[Draw]:
-    """Make these parts, of the same capacity, what ``describe`` said; return the draws that were pending."""
+    """Restore these parts, of the same capacity, from ``describe``; return the pending draws."""
     storage.restore(state["storage"], steps)
     sampler.load_state_dict(state["sampler"])
     writer.load_state_dict(state["writer"])
@@ -175,10 +175,10 @@ class SavedState(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from such a state."""
+        """Continue from a state of ``state_dict``."""
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
-        """Write the state to a directory, in place of the checkpoint that may be there.
+        """Write the state to a directory, replacing an existing checkpoint.
 
         Raises:
             DatasetExistsError: the directory holds something else.
@@ -202,7 +202,7 @@ class SavedSteps:
     """A storage that writes its steps to a directory, compressed."""
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
-        """Write the steps to a directory, in place of the checkpoint that may be there.
+        """Write the steps to a directory, replacing an existing checkpoint.
 
         Raises:
             DatasetExistsError: the directory holds something else.
@@ -213,9 +213,9 @@ class SavedSteps:
         )
 
     def loads(self, path: str | os.PathLike[str]) -> None:
-        """Hold the steps of a checkpoint that ``dumps`` of any storage wrote, and no others.
+        """Replace the steps by those of a checkpoint that ``dumps`` of any storage wrote.
 
-        In a storage of the same ``max_size`` they have the rows that they had; in a larger one the oldest come first.
+        In a storage of the same ``max_size`` they keep their rows; in a larger one the oldest come first.
 
         Raises:
             DatasetNotFoundError: the directory holds no checkpoint.
@@ -249,10 +249,10 @@ class SavedTogether(ABC):
         return {}
 
     def _load_own_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 (most have none)
-        """Continue from what else was kept."""
+        """Continue from the rest of the state."""
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
-        """Write all parts to a directory, in place of the checkpoint that may be there.
+        """Write all parts to a directory, replacing an existing checkpoint.
 
         Raises:
             DatasetExistsError: the directory holds something else.
@@ -267,13 +267,13 @@ class SavedTogether(ABC):
         save(Path(path), state, write_beside=write)
 
     def loads(self, path: str | os.PathLike[str]) -> None:
-        """Become what ``dumps`` wrote, part by part.
+        """Load what ``dumps`` wrote, part by part.
 
         Raises:
             DatasetNotFoundError: the directory holds no checkpoint.
             FormatVersionError: another format version wrote it.
             CorruptDatasetError: the checkpoint is damaged.
-            SchemaMismatchError: it is one of another number of parts, or of parts of another kind.
+            SchemaMismatchError: it has another number of parts, or parts of another kind.
         """
         written, _, directory = load(Path(path), type(self).__name__)
         parts = self._saved_parts()

@@ -1,4 +1,4 @@
-"""Where new steps go."""
+"""Writers: the rows that new steps go to."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -142,10 +142,10 @@ class TensorDictMaxValueWriter(SavedState):
             SchemaMismatchError: steps have no rank, or the storage has lanes.
         """
         if storage.is_read_only or storage.ndim != 1:
-            raise SchemaMismatchError(f"{storage!r} cannot rank steps: expected one of 1 dimension that is written to")
+            raise SchemaMismatchError(f"{storage!r} cannot rank steps: expected a writable storage of 1 dimension")
         found = steps.get(self.rank_key, None)
         if found is None:
-            raise SchemaMismatchError(f"key {self.rank_key!r} is missing: expected what steps are ranked by")
+            raise SchemaMismatchError(f"key {self.rank_key!r} is missing: expected a key to rank steps by")
         numbers = found.numpy(force=True).reshape(len(steps), -1).astype(np.float64)
         ranks = _REDUCE[self.reduction](numbers, axis=1)
         rows = np.full(len(steps), -1)

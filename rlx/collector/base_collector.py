@@ -170,7 +170,7 @@ class BaseCollector(Closing):
             self._background.check()
         if policy_or_weights is not None:
             if self._module is None:
-                raise CollectError("the policy has no weights to be updated")
+                raise CollectError("the policy has no weights to update")
             set_weights(self._module, policy_or_weights)
         self._version += 1
         self._pool.publish(self._weights())
@@ -294,7 +294,7 @@ class BaseCollector(Closing):
         self._end = weakref.finalize(self, give_up, self._background)
 
     def is_running(self) -> bool:
-        """Return whether the thread of ``start`` has more to collect."""
+        """Return whether the thread of ``start`` is collecting."""
         return self._background is not None and self._background.is_running
 
     @contextmanager
@@ -302,7 +302,7 @@ class BaseCollector(Closing):
         """Wait for the batch that the thread of ``start`` collects; inside, nothing is written to the buffer.
 
         Raises:
-            CollectError: nothing was started; or whatever ended the thread.
+            CollectError: the collector was not started, or the thread failed.
         """
         self._here.check()
         if self._background is None:

@@ -115,7 +115,7 @@ class DatasetCollector:
         return shard_name(self._first_shard + number * self._collection.workers + worker)
 
     def commit(self, worker: int, record: ShardRecord) -> None:
-        """List a shard. Those that may be begun by then are planned: so it shows if the run is interrupted."""
+        """List a shard, and plan those that may have begun, so that an interruption shows."""
         self._listed_of[worker] += 1
         begun = {self.shard(number, self._listed_of[number]) for number in range(self._collection.workers)}
         listed = {*self._writer.manifest.listed, *self._writer.waiting, record.name}
@@ -132,7 +132,7 @@ class DatasetCollector:
             self._writer.flush()
 
     def advance(self, steps: int, episodes: int) -> None:
-        """Tell the progress."""
+        """Report progress."""
         if self._collection.budget.episodes is None:
             self._progress.advance("steps", steps)
         else:

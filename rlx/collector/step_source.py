@@ -57,7 +57,7 @@ class BatchPlan:
 
     @property
     def is_even(self) -> bool:
-        """Whether every environment has as many steps in a batch, which follow each other."""
+        """Whether every environment has the same number of consecutive steps in a batch."""
         return self.trajs_per_batch is None and self.preemptive_threshold is None
 
     @property
@@ -71,7 +71,7 @@ class Quota:
     """The steps that one worker contributes to a batch.
 
     Args:
-        envs: how many environments count; those after them are left out.
+        envs: number of environments that count; the others are left out.
     """
 
     worker: int
@@ -87,11 +87,11 @@ class Quota:
 def quotas_for(left: int | None, lengths: Sequence[int], envs: Sequence[int]) -> list[Quota]:
     """Return each worker's quota of the next batch; together, they never exceed the remaining steps.
 
-    Where not everybody can have as many as usual, those with the longest quotas get shorter ones; where not everybody
-    can make one, the first workers do; where not even the first can, its first environments do.
+    If too few steps remain, the longest quotas become shorter; then only the first workers have one, and last only the
+    first environments of the first worker.
 
     Args:
-        left: steps that are wanted yet; at least 1. None: no end of them.
+        left: remaining steps, at least 1; None without a limit.
     """
     longest = max(lengths)
     if left is not None:
@@ -117,7 +117,7 @@ class QuotaSteps(NamedTuple):
     """Steps of a worker for its quota.
 
     Args:
-        steps: those of the environments after ``quota.envs`` do not count.
+        steps: the steps; those of environments after ``quota.envs`` do not count.
         ids: [n, T] of their trajectories.
         is_start: whether all environments begin new episodes with them.
     """
@@ -133,7 +133,7 @@ class StepSource:
 
     Attributes:
         sessions: number of sessions begun; the seeds of episodes follow from it.
-        seed: of episodes begun from now on; that of the configs if None.
+        seed: seed of later episodes; None for that of the configs.
     """
 
     def __init__(self, actors: Actors, configs: Sequence[WorkerConfig], plan: BatchPlan, weights: Weights) -> None:

@@ -104,7 +104,7 @@ class Card:
                 _FRAMES: contact_sheet(self.dataset, notable(self.dataset)),
             }
         except MissingExtraError as exc:
-            logger.warning("the card has no pictures: %s", exc)
+            logger.warning("the card has no images: %s", exc)
         except SamplingError:  # an empty dataset
             pass
         return {}

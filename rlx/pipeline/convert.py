@@ -98,18 +98,20 @@ def open_source(source: Path, source_format: str | None) -> tuple[Source, Path]:
 
 
 def warn(source: Source) -> None:
-    """Log which parts of a source are left out, and which pictures are lossy."""
+    """Log which parts of a source are left out, and which images are lossy."""
     notes = source.notes
     if keys := [f"{key} ({reason})" for key, reason in not_taken(notes).items()]:
         named = ", ".join([*keys[:_MAX_NAMED], *(["..."] if len(keys) > _MAX_NAMED else [])])
-        logger.warning("%s: %s not taken: %s", source.id, plural(len(keys), "entry"), named)
+        logger.warning("%s: %s left out: %s", source.id, plural(len(keys), "entry"), named)
     if count := notes.get(STEPS_WITHOUT_OUTCOME):
         whose = plural(count, "episode")
-        logger.warning("%s: left out: the last steps of %s, as what they led to is not recorded", source.id, whose)
+        logger.warning(
+            "%s: left out: the last steps of %s, whose next observations were not recorded", source.id, whose
+        )
     for note, encoding in (("lossy_jpeg", "JPEG"), ("lossy_webp", "WebP"), ("lossy_video", "video")):
         lossy = notes.get(note)
         for name in lossy if isinstance(lossy, list) else []:  # notes of a file may have any type
-            logger.warning("%s: %s went through %s, which is lossy, before it came here", source.id, name, encoding)
+            logger.warning("%s: %s was compressed as %s, which is lossy, by the source", source.id, name, encoding)
 
 
 class StoredDataset:

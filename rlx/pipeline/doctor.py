@@ -152,7 +152,7 @@ def fix(path: str, checkup: Checkup, destination: Path, options: Options, progre
     """
     dataset = Dataset(path)
     if checkup.trajectories != len(dataset.trajectories):
-        raise DatasetError(f"expected a look at every trajectory, found one at {checkup.trajectories:,}")
+        raise DatasetError(f"expected a check of every trajectory, found {checkup.trajectories:,}")
     keeps = np.ones(len(dataset.trajectories), bool)
     for finding in checkup.findings:
         keeps[finding.trajectories] = False

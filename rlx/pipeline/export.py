@@ -282,5 +282,5 @@ def _check_free(destination: Path, exporter: DatasetExporter, *, overwrite: bool
         raise DatasetExistsError(f"{destination} already exists", hint="`overwrite` replaces it")
     if not exporter.owns(destination):
         raise DatasetExistsError(
-            f"{destination} is not of {exporter.title}; expected a new name, or one of that format to replace"
+            f"{destination} is not in the format of {exporter.title}: expected that format, or a new name"
         )

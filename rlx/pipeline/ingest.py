@@ -295,7 +295,7 @@ class _PendingShards:
                     self._handle_event()
         except BrokenExecutor as exc:
             raise PartialError(
-                "a worker process died; listed shards are safe",
+                "a worker process died; finished shards are kept",
                 hint="run the same command again; if memory was short, with `jobs` 1",
             ) from exc
         finally:

@@ -53,7 +53,7 @@ class Recipe:
         if kinds != sorted(kinds, reverse=True):
             late = described(self.transforms[len(kinds) - 1 - kinds[::-1].index(True)])
             raise TransformError(
-                f"{late} chooses among trajectories as the dataset has them: expected it before all that changes steps"
+                f"{late} selects trajectories of the source: expected it before all transforms of steps"
             )
 
     def applied(self, dataset: Dataset) -> Transformed:

@@ -76,7 +76,7 @@ def _bring_citations(remote: Manifest, location: Location, path: Path, *, overwr
     try:
         given = given_citations(remote, location)
     except SourceError as exc:  # the dataset is here, whole
-        logger.warning("without the citations: %s", exc)
+        logger.warning("the citations were not fetched: %s", exc)
         return
     if overwrite:
         (path / CITATION).unlink(missing_ok=True)

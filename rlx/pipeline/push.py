@@ -102,7 +102,7 @@ def plan_push(dataset: str | os.PathLike[str], url: str, *, overwrite: bool = Fa
 def _writable(url: str) -> WritableLocation:
     location = open_location(url)
     if location.is_read_only:
-        raise DatasetError(f"{location.url} can only be read", hint="push to s3://, gs://, az://, hf:// or a directory")
+        raise DatasetError(f"{location.url} is read-only", hint="push to s3://, gs://, az://, hf:// or a directory")
     return location
 
 
@@ -214,7 +214,7 @@ def _card(
         there = None
     if there is not None and card.MARK not in there:
         if is_changed or license or citation:
-            logger.warning("%s/%s stays as it is: it lacks the line %s", location.url, card.NAME, card.MARK)
+            logger.warning("%s/%s is kept: it lacks the line %s of rlx", location.url, card.NAME, card.MARK)
         return {}
     if not is_changed and not (license or citation):
         return {}

@@ -1,4 +1,4 @@
-"""The charts of a dataset, as drawings: returns over the run, histograms, and how often each value came."""
+"""The charts of a dataset, as drawings: returns over the run, histograms and counts of values."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,10 +25,10 @@ _PATCH = 24.0  # beside a name, with the gap between two
 def returns_over_run(
     returns: Numbers, length: NDArray[np.int64], width: float, height: float, among: Numbers | None = None
 ) -> Drawing:
-    """Return the return of every trajectory at the step where it ended, and the median of those around it.
+    """Return a chart of the return of each trajectory at its last step, with the running median.
 
-    Of more than ``MAX_DOTS`` trajectories a band holds the middle 80 per cent instead. The scale has room for the
-    returns ``among`` which these are compared.
+    With more than ``MAX_DOTS`` trajectories, a band shows the middle 80 per cent instead. The scale also covers the
+    returns ``among``.
     """
     ends = np.cumsum(length).astype(np.float64)
     known = np.isfinite(returns)
@@ -62,9 +62,9 @@ def returns_over_run(
 def histogram(
     title: str, values: Numbers, width: float, height: float, tone: str = "accent", among: Numbers | None = None
 ) -> Drawing:
-    """Return how many of the values fall where; whole numbers of a small range have a bar each.
+    """Return a histogram of the values; integers of a small range have a bar each.
 
-    The bins have room for the values ``among`` which these are compared.
+    The bins also cover the values ``among``.
     """
     values = values[np.isfinite(values)]
     if not len(values):
@@ -96,7 +96,7 @@ def histogram(
 
 
 def shares(title: str, counts: Mapping[str, int], width: float, tone: str = "accent") -> Drawing:
-    """Return how often each value came, a row each; of too many the most frequent ones."""
+    """Return a chart with a row for the count of each value, or of the most frequent ones."""
     total = sum(counts.values())
     if not total:
         return _nothing(title, width, 5 * _BAR)
@@ -128,12 +128,12 @@ def lines(
     height: float,
     more: int = 0,
 ) -> Drawing:
-    """Return several numbers over the steps of an episode; missing values are gaps in the line.
+    """Return a chart of numbers over the steps of an episode; missing values are gaps.
 
     Args:
         series: names and values [n].
         steps: [n] of the values.
-        more: how many numbers there are that are not shown.
+        more: how many numbers are not shown.
     """
     values = np.concatenate([one for _, one in series]) if series else np.empty(0)
     values = values[np.isfinite(values)]
@@ -192,9 +192,7 @@ class _Frame:
         )
 
     def axes(self, unit: str, *, counts: bool = False, whole: bool = False) -> Sequence[Mark]:
-        """Return lines and numbers; upwards nothing but whole ones where they count, below where the values are
-        ``whole``.
-        """
+        """Return grid lines and tick labels; integers on the y axis for ``counts``, on the x axis for ``whole``."""
         marks: list[Mark] = []
         rows = ticks(*self._y, 5)
         if counts:
@@ -234,7 +232,7 @@ def _unbroken(values: Numbers) -> list[slice]:
 
 
 def _fitting(names: Sequence[str], room: float) -> Sequence[str]:
-    """Return the names as they are where there is room; else without how all begin, or without their middles."""
+    """Return the names; if they do not fit, without their common prefix, or with the middle elided."""
     if sum(_PATCH + _LETTER * len(name) for name in names) <= room:
         return names
     shared = commonprefix(names)  # noqa: RUF071  (letter by letter is what is meant)
@@ -250,7 +248,7 @@ def _along(value: float, span: tuple[float, float]) -> float:
 
 
 def _nice(step: float) -> float:
-    """Return the round number that is next above: 1, 2, 2.5 or 5 times a power of ten."""
+    """Return the next larger round number: 1, 2, 2.5 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(step))
     return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= step * (1 - 1e-9))
 
@@ -266,7 +264,7 @@ def _with(values: Numbers, among: Numbers | None) -> Numbers:
 
 
 def _around(group: NDArray[np.int64], count: int) -> slice:
-    """Return the trajectories whose median a group's point of the line is: about a tenth of all."""
+    """Return the trajectories of a group's running median: about a tenth of all."""
     reach = max(count // 20, 1)
     return slice(max(int(group[0]) - reach, 0), int(group[-1]) + reach + 1)
 
@@ -280,7 +278,7 @@ def _interval(left: float, right: float, edges: NDArray[Any]) -> str:
 
 
 def short(values: Sequence[float]) -> list[str]:
-    """Number for an axis, all in one unit.
+    """Return tick labels, all in one unit.
 
     Example:
         >>> short([5_000, 10_000]), short([-20, 0.25]), short([0, 5e6])

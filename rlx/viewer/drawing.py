@@ -50,7 +50,7 @@ DARK: Theme = MappingProxyType(
     }
 )
 SERIES = ("accent", "warm", "second", "third", "fourth", "fifth")
-_SMOOTH = 3  # pixels that are drawn for one, so that slanted lines are smooth
+_SMOOTH = 3  # supersampling, so that slanted lines are smooth
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Drawing:
     """Marks on an empty sheet, the later ones above the earlier.
 
     Args:
-        width, height: of the sheet; the origin is its upper left corner.
+        width, height: size of the sheet; the origin is the upper left corner.
     """
 
     width: float
@@ -179,7 +179,7 @@ def _n(value: float) -> str:
 
 
 def drawn(drawing: Drawing, scale: float, theme: Theme) -> Image.Image:
-    """Return a drawing as an RGB picture, ``scale`` pixels a unit, on the theme's card."""
+    """Return a drawing as an RGB image, ``scale`` pixels per unit, on the theme's card."""
     image = pillow().Image
     fine = scale * _SMOOTH
     canvas = image.new("RGB", _size(drawing, fine), theme["card"])
@@ -188,7 +188,7 @@ def drawn(drawing: Drawing, scale: float, theme: Theme) -> Image.Image:
         if not isinstance(mark, Label):
             _draw(pen, mark, fine, theme)
     smooth: Image.Image = canvas.resize(_size(drawing, scale), image.Resampling.BOX)
-    # Letters are smooth by themselves, and sharper if they are not made smaller.
+    # Text is antialiased, and sharper if not resized.
     pen = pillow().ImageDraw.Draw(smooth)
     for mark in drawing.marks:
         if isinstance(mark, Label):

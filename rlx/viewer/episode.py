@@ -1,4 +1,4 @@
-"""One trajectory for viewing: its rows, and what the page's player shows of them."""
+"""One trajectory for viewing: its rows, and the data of the page's player."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHOWN_APART = frozenset({"action", "reward", "terminated", "truncated"})  # whic
 
 @dataclass(frozen=True)
 class Episode:
-    """One trajectory of L steps, and so of L + 1 rows of observations, or L where the final one was not recorded."""
+    """One trajectory of L steps, and L + 1 rows of observations, or L if the final one was not recorded."""
 
     dataset: Dataset
     number: int
@@ -48,17 +48,17 @@ class Episode:
 
     @property
     def length(self) -> int:
-        """Steps."""
+        """Number of steps."""
         return int(self.dataset.trajectories.length[self.number])
 
     @property
     def rows(self) -> int:
-        """Observations that were recorded."""
+        """Number of recorded observations."""
         return self.length + int(self.dataset.trajectories.final_recorded[self.number])
 
     @property
     def end(self) -> str:
-        """How it ends."""
+        """``terminated``, ``truncated`` or ``open``."""
         table = self.dataset.trajectories
         if table.terminated[self.number]:
             return "terminated"
@@ -78,13 +78,13 @@ class Episode:
 
     @cached_property
     def returns(self) -> NDArray[np.float64]:
-        """[L] sum of the rewards up to and with each step."""
+        """[L] sum of the rewards up to and including each step."""
         with np.errstate(all="ignore"):
             return np.cumsum(self.rewards)
 
     @cached_property
     def actions(self) -> NDArray[Any] | None:
-        """[L, ...] action of each step, where there is one field of actions."""
+        """[L, ...] action of each step; None without a field ``action``."""
         return self._steps("action") if "action" in self.dataset.schema else None
 
     def observations(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
@@ -96,7 +96,7 @@ class Episode:
         return np.where(is_final, then, now)
 
     def values(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return [n, ...] rows of any field, each from 0 to L; row L of what is no observation is zeros, or empty."""
+        """Return [n, ...] rows of any field, each from 0 to L; row L of a field that is no observation is zeros."""
         field, taken = self.dataset.schema[name], rows < self.length
         if field.role == Role.OBSERVATION:
             return self.observations(name, rows)
@@ -106,13 +106,13 @@ class Episode:
         return found
 
     def frames(self, name: str, rows: NDArray[np.int64]) -> Frames:
-        """Return [n, height, width, 3] rows of a field of pictures."""
+        """Return [n, height, width, 3] rows of an image field."""
         frames = pictures(self.values(name, rows))
         assert frames is not None  # the caller has asked picture_field
         return frames
 
     def action_text(self, step: int) -> str:
-        """Return the action of a step, short."""
+        """Return the action of a step as short text."""
         if self.actions is None:
             return "-"
         action = self.actions[step : step + 1].reshape(-1)
@@ -130,9 +130,9 @@ class Episode:
 
 
 def notable(dataset: Dataset) -> dict[str, int]:
-    """Return numbers of the best, the median and the worst episode by return; of few, those that exist, each once.
+    """Return numbers of the best, the median and the worst episode by return, each once.
 
-    They are whole episodes; pieces only where a dataset has nothing else.
+    Only whole episodes count, unless a dataset has none.
     """
     table = dataset.trajectories
     numbers = np.flatnonzero(table.whole if table.whole.any() else np.ones_like(table.whole))
@@ -175,7 +175,7 @@ def observation_lines(
 
 
 def observation_numbers(dataset: Dataset) -> int:
-    """Return how many numbers the observations of a step are."""
+    """Return the number of values in the observations of a step."""
     return sum(math.prod(dataset.schema[name].shape) for name in _vectors(dataset))
 
 
@@ -187,10 +187,10 @@ def _vectors(dataset: Dataset) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class Strips:
-    """How the frames of an episode are put together: a grid of frames a picture.
+    """Layout of the frames of an episode: grids of frames, each one image.
 
     Args:
-        width, height: of a frame, in pixels.
+        width, height: size of a frame in pixels.
     """
 
     field: str
@@ -221,7 +221,7 @@ class Strips:
         return png(sheet(episode.frames(self.field, here), min(self.columns, len(here))), level)
 
     def layout(self, sources: Sequence[str]) -> dict[str, Any]:
-        """Return what a page needs to cut the strips at these addresses."""
+        """Return the JSON that a page needs to cut the strips at these addresses."""
         size = {"name": self.field, "width": self.width, "height": self.height}
         return {**size, "columns": self.columns, "count": self.count, "strips": list(sources)}
 
@@ -230,7 +230,7 @@ def embedded(episode: Episode, max_bytes: int) -> dict[str, Any]:
     """Return an episode with all its frames in it.
 
     Args:
-        max_bytes: limit for the frames; of longer episodes every n-th row is shown.
+        max_bytes: limit for the frames; longer episodes show every n-th row.
     """
     strips = [Strips.of(episode, field) for field in picture_fields(episode.dataset.schema)]
     every = -(-episode.rows // _MAX_EMBEDDED_ROWS)
@@ -253,7 +253,7 @@ def _served_every(episode: Episode) -> int:
 
 
 def served(episode: Episode, base: str = "") -> dict[str, Any]:
-    """Return an episode whose frames are asked for, below ``base``, when they are shown."""
+    """Return an episode whose frames are requested below ``base`` when shown."""
     every, layouts = _served_every(episode), []
     for place, field in enumerate(picture_fields(episode.dataset.schema)):
         strips = Strips.of(episode, field, served=True)
@@ -272,9 +272,9 @@ def served_strip(episode: Episode, place: int, strip: int) -> bytes | None:
 
 
 def numbers(episode: Episode, every: int) -> dict[str, Any]:
-    """Return the data of the rows shown; rewards of rows between two of them are added to the first.
+    """Return the data of the rows shown; the reward of a row includes those of the rows skipped after it.
 
-    Non-finite numbers are null, and so is the last row of what an observation is not.
+    Non-finite numbers are null, and so is the last row of other fields than observations.
     """
     rows = shown_rows(episode, every)
     last = np.minimum(rows + every, episode.length) - 1
@@ -303,7 +303,7 @@ def numbers(episode: Episode, every: int) -> dict[str, Any]:
 
 
 def _fields(episode: Episode, rows: NDArray[np.int64]) -> dict[str, Any]:
-    """Return the curves and the texts of all other fields, and how many fields there was no room for."""
+    """Return the curves and the texts of all other fields, and the number of fields left out."""
     schema = episode.dataset.schema
     texts = [name for name, field in schema.fields.items() if field.is_text]
     pictured = picture_fields(schema)
@@ -326,7 +326,7 @@ def _fields(episode: Episode, rows: NDArray[np.int64]) -> dict[str, Any]:
 
 
 def _first_numbers(episode: Episode, name: str, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return [n, k] the first numbers of a field, read in pieces: of a depth image they are few of many bytes."""
+    """Return [n, k] the first numbers of a field, read in pieces, as rows may be large (depth images)."""
     piece = max(1, _PIECE_BYTES // episode.dataset.schema[name].zeros(1).nbytes)
     parts = (episode.values(name, rows[start : start + piece]) for start in range(0, len(rows), piece))
     return np.concatenate([part.reshape(len(part), -1)[:, :_MAX_LINES].astype(np.float64) for part in parts])
@@ -337,7 +337,7 @@ def _finite(values: NDArray[Any]) -> list[float | None]:
 
 
 def shortened(value: float) -> float | None:
-    """Return a number with six digits, or all that are before the point and one; None for what is not finite.
+    """Return a number with six digits, or one decimal place if it is large; None if it is not finite.
 
     Example:
         >>> shortened(0.1234567), shortened(1234567.0), shortened(float("inf"))

@@ -1,4 +1,4 @@
-"""Views of a dataset as files: what a suffix means, contact sheets, and how each is written."""
+"""Views of a dataset as files, by suffix: contact sheets, films and pages."""
 
 from __future__ import annotations
 
@@ -37,13 +37,12 @@ DEFAULT_FPS = 30
 
 
 def contact_sheet(dataset: Dataset, episodes: Mapping[str, int]) -> bytes:
-    """Return a PNG of some episodes: frames evenly spread from the first to the last, each with its step, action and
-    reward.
+    """Return a PNG of some episodes: evenly spread frames with step, action and reward.
 
-    Where observations are no pictures, their first numbers over the steps instead.
+    Without image observations, it plots their first numbers over the steps.
 
     Args:
-        episodes: what each is called, and its number.
+        episodes: numbers of the episodes, by title.
     """
     field = picture_field(dataset.schema)
     opened = {name: Episode(dataset, episode) for name, episode in episodes.items()}
@@ -64,7 +63,7 @@ def contact_sheet(dataset: Dataset, episodes: Mapping[str, int]) -> bytes:
 
 
 def cell_scale(height: int, width: int) -> int:
-    """Return how many times larger a frame is drawn: whole times, so that its pixels stay squares."""
+    """Return the integer factor by which a frame is enlarged."""
     return max(1, round(_CELL / max(height, width)))
 
 
@@ -129,7 +128,7 @@ class ViewFile:
         format: ``png``, ``gif``, ``mp4`` or ``html``.
         episodes: numbers of the episodes shown.
         frames: number of frames of a video; None for other formats.
-        every: 1 if a video shows every step, n if only every n-th, because the episode is long.
+        every: n if a video shows every n-th step of a long episode; otherwise 1.
         bytes: size of the file.
     """
 
@@ -162,8 +161,8 @@ def write_view(
 
     Args:
         path: ends in ``.png``, ``.gif``, ``.mp4`` or ``.html``.
-        episode: the one to be shown. Where not given, a contact sheet has the best, the median and the worst by return,
-            a film the best, and a page those, the first and the last.
+        episode: episode to show; by default the best in a film, the best, median and worst by return in a contact
+            sheet, and in a page also the first and the last.
     """
     format = path.suffix.removeprefix(".").lower()
     if format not in _WRITERS:

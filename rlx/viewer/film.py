@@ -1,4 +1,4 @@
-"""Episodes as films, GIF and H.264 in MP4: the observation, and below it the action, the reward and the return."""
+"""Episodes as GIF and MP4 films: the observation, and below it the action, the reward and the return."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Screen:
     """The frames of an episode, with captions.
 
     Attributes:
-        width, height: of every frame, in pixels; even, as video wants them.
-        scale: how many times larger than stored a picture is shown.
+        width, height: size of a frame in pixels; even, as H.264 requires.
+        scale: factor by which images are enlarged.
     """
 
     def __init__(self, episode: Episode) -> None:
@@ -65,7 +65,7 @@ class Screen:
         return self._left, 0, self.width - self._left - (self.width % 2), self._top
 
     def frames(self, rows: NDArray[np.int64]) -> Iterator[Image.Image]:
-        """Return a frame for each of these rows, in order; they are read from the dataset as they are asked for."""
+        """Yield a frame for each of these rows, in order; reads the dataset lazily."""
         for start in range(0, len(rows), _PIECE_ROWS):
             piece = rows[start : start + _PIECE_ROWS]
             if self._field is None:
@@ -126,7 +126,7 @@ class Screen:
 
 
 def film_rows(episode: Episode, format: str) -> NDArray[np.int64]:
-    """Return rows of an episode that a film shows: all, or every n-th of one that is too long; always the last.
+    """Return rows of an episode that a film shows: all, or every n-th of a long one and the last.
 
     Args:
         format: ``gif`` or ``mp4``.
@@ -138,8 +138,7 @@ def write_gif(episode: Episode, path: Path, fps: int, progress: Progress) -> Non
     """Write a GIF that repeats.
 
     Args:
-        fps: frames a second, 50 at most. GIF counts in hundredths: some frames stay one longer, so that the speed is
-            right.
+        fps: frames per second, at most 50. As GIF counts in hundredths of a second, durations of frames vary.
     """
     rows = film_rows(episode, "gif")
     progress.expect("frames", len(rows))
@@ -153,7 +152,7 @@ def write_gif(episode: Episode, path: Path, fps: int, progress: Progress) -> Non
 
 
 def write_mp4(episode: Episode, path: Path, fps: int, progress: Progress) -> None:
-    """Write H.264 in MP4, with colours as every player takes them."""
+    """Write H.264 in MP4, in 4:2:0 colours that every player supports."""
     av, rows = imported("av", "MP4 needs PyAV", "view"), film_rows(episode, "mp4")
     progress.expect("frames", len(rows))
     screen = Screen(episode)

@@ -1,4 +1,4 @@
-"""The data of the charts of a dataset, of all steps or of a sample; and the charts as one PNG."""
+"""The charts of a dataset, from all steps or a sample; and the charts as one PNG."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Overview:
     """Figures of a dataset.
 
     Args:
-        returns: [N] of each trajectory.
-        length: [N] steps of each.
+        returns: [N] return of each trajectory.
+        length: [N] steps of each trajectory.
         whole: [N] whether each is a whole episode.
-        rewards: [n] of the steps that were looked at.
-        actions: [n, k] the first numbers of other actions, of the steps that were looked at.
-        steps_seen: n; all steps, or ``MAX_STEPS`` of them, in pieces that are spread evenly.
+        rewards: [n] rewards of the sampled steps.
+        actions: [n, k] first numbers of other actions, of the sampled steps.
+        steps_seen: n; all steps, or ``MAX_STEPS`` of them, in evenly spread pieces.
     """
 
     returns: NDArray[np.float64]
@@ -66,10 +66,10 @@ class Overview:
         return cls(table.returns, table.length, table.whole, rewards, counts, actions, seen, len(dataset))
 
     def drawings(self, width: float, height: float, beside: Overview | None = None) -> Sequence[Drawing]:
-        """Return all charts: returns over the run, returns, lengths, and then what else there is.
+        """Return all charts: returns over the run, returns, lengths, rewards and actions.
 
         Args:
-            beside: another dataset, whose charts are to have the same scales.
+            beside: another dataset, whose charts have the same scales.
         """
         other = beside or self
         sampled = "" if self.steps_seen == self.steps else f" (of {self.steps_seen:,} steps)"
@@ -98,7 +98,7 @@ class Overview:
 
     @property
     def _shown(self) -> NDArray[np.bool_]:
-        """[N] which trajectories count: whole episodes; pieces only in datasets without whole ones."""
+        """[N] trajectories that count: whole episodes, or all if there are none."""
         return self.whole if self.whole.any() else np.ones_like(self.whole)
 
     @property

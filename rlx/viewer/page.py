@@ -1,4 +1,4 @@
-"""The page of a dataset, or of two that are compared, as HTML with its style and its script."""
+"""The HTML page of a dataset, or of two that are compared."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _SEARCH = (
 
 
 def chosen_episodes(dataset: Dataset) -> dict[str, int]:
-    """Return the episodes that are in a page: the best, the median, the worst, the first and the last."""
+    """Return the episodes in a page: the best, the median, the worst, the first and the last."""
     count = len(dataset.trajectories)
     found = {**notable(dataset), "first": 0, "last": count - 1} if count else {}
     return {name: one for place, (name, one) in enumerate(found.items()) if one not in list(found.values())[:place]}
 
 
 def asked_first(episodes: Mapping[str, int], asked: int | None) -> dict[str, int]:
-    """Return episodes with the one that was asked for before them.
+    """Return the episodes with the requested one first.
 
     Example:
         >>> asked_first({"best": 3, "worst": 5}, 5)
@@ -65,8 +65,7 @@ def page(dataset: Dataset, episodes: Mapping[str, int], *, served: bool = False,
 
     Args:
         episodes: episodes that can be chosen by name; the first is shown first.
-        served: whether a server serves all episodes; else the chosen ones are in the page, and no path
-            of this machine.
+        served: whether a server serves all episodes; otherwise the page contains the chosen ones, and no local path.
         edition: how often the dataset has changed since the server started.
     """
     listed, count = dataset.manifest, len(dataset.trajectories)
@@ -145,7 +144,7 @@ def table_rows(dataset: Dataset, numbers: NDArray[np.int64]) -> list[list[Any]]:
 
 
 def _columns(dataset: Dataset, numbers: NDArray[np.int64]) -> dict[str, list[Any]]:
-    """Return the values that the filter of a page without a server compares; null where they are no finite number."""
+    """Return the values that the filter of a page without a server compares; null if not finite."""
     found = columns(dataset.trajectories, shards(dataset))
     picked = {name: of[numbers].tolist() for name, of in found.items()}
     return {name: [one if math.isfinite(one) else None for one in of] for name, of in picked.items()}
@@ -208,7 +207,7 @@ def _player(dataset: Dataset, episodes: Mapping[str, int], *, served: bool) -> s
 
 
 def _charts(narrow: Sequence[Drawing], wide: Sequence[Drawing]) -> str:
-    """Return cards in rows without a gap: the first four, two or none of n are two abreast, the others three."""
+    """Return cards in full rows: the first four, two or none are two abreast, the others three."""
     pairs = {0: 0, 1: 4, 2: 2}[len(narrow) % 3]
     return "".join(
         _chart(*both, half=n < max(pairs, 1), third=n >= pairs) for n, both in enumerate(zip(narrow, wide, strict=True))
@@ -218,7 +217,7 @@ def _charts(narrow: Sequence[Drawing], wide: Sequence[Drawing]) -> str:
 def _chart(
     narrow: Drawing | None, wide: Drawing | None, letter: str = "", *, half: bool = True, third: bool = False
 ) -> str:
-    """Return a chart, drawn for a phone and for a desk: letters must not grow and shrink with it."""
+    """Return a chart in two sizes, for phones and desktops, so that its text keeps its size."""
     if narrow is None or wide is None:
         return _card(letter, '<p class="note">nothing to compare</p>')
     note = f'<p class="note">{_e(narrow.note)}</p>' if narrow.note else ""
@@ -279,7 +278,7 @@ def _lineage(lineage: Sequence[Mapping[str, Any]], *, served: bool) -> str:
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table; ``>`` before a column's name means numbers, ``.`` what may be long."""
+    """Return a table; a column's prefix ``>`` marks numbers, ``.`` long text."""
     kinds = [{">": ' class="n"', ".": ' class="s"'}.get(column[0], "") for column in columns]
     heads = (f"<th{kind}>{_e(column.lstrip('>.'))}</th>" for kind, column in zip(kinds, columns, strict=True))
     cells = (
@@ -306,5 +305,5 @@ def _hash(text: str) -> str:
 
 
 def _e(text: str) -> str:
-    """Return text as HTML; what cannot be seen, or turns the writing around, becomes a space."""
+    """Return text as HTML; invisible and direction-changing characters become spaces."""
     return html.escape("".join(character if character.isprintable() else " " for character in text))

@@ -1,4 +1,4 @@
-"""Which observations are pictures, pictures as PNG, and 256 colours for those of a GIF."""
+"""Image observations: detection, PNG, and palettes for GIF."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _PIECE = 2**12  # colours whose nearest are found together
 
 
 def pictures(rows: NDArray[Any]) -> Frames | None:
-    """Return [n, height, width, 3] of an array of observations; of stacks the newest; none where they are no pictures.
+    """Return observations as RGB images [n, height, width, 3], of stacks the newest; None if they are not images.
 
-    Three planes are red, green and blue, as PyTorch has them, and no stack of three.
+    Three planes are red, green and blue, as in PyTorch, not a stack of three.
 
     Example:
         >>> pictures(np.zeros((5, 4, 84, 84), np.uint8)).shape
@@ -52,7 +52,7 @@ def pictures(rows: NDArray[Any]) -> Frames | None:
 
 
 def picture_fields(schema: Schema) -> list[str]:
-    """Return names of the fields that are pictures, observations first.
+    """Return names of the image fields, observations first.
 
     Example:
         >>> picture_fields(Schema.of(observation=("uint8", (84, 84)), action=("int64", ())))
@@ -63,7 +63,7 @@ def picture_fields(schema: Schema) -> list[str]:
 
 
 def picture_field(schema: Schema) -> str | None:
-    """Return name of the first observation that is a picture; None without one."""
+    """Return name of the first image observation; None without one."""
     return next((name for name in picture_fields(schema) if schema[name].role == Role.OBSERVATION), None)
 
 
@@ -77,12 +77,12 @@ def sheet(frames: Frames, columns: int) -> Frames:
 
 
 def png(pixels: Frames, level: int = 6) -> bytes:
-    """Return a picture [height, width, 3] as PNG, exact: grey or with a palette where that is enough.
+    """Return an image [height, width, 3] as lossless PNG, in grayscale or with a palette if possible.
 
-    At level 1, in full colour, without a look at what would be enough.
+    At level 1, always in RGB, which is faster.
     """
     written = io.BytesIO()
-    # What is sent to this machine is to be fast, not small.
+    # Pages served to this machine need speed, not size.
     image = image_of(pixels) if level == 1 else _reduced(pixels)
     image.save(written, "PNG", optimize=False, compress_level=level)
     return written.getvalue()
@@ -91,7 +91,7 @@ def png(pixels: Frames, level: int = 6) -> bytes:
 def _reduced(pixels: Frames) -> Image.Image:
     if (pixels[..., 0] == pixels[..., 1]).all() and (pixels[..., 1] == pixels[..., 2]).all():
         return image_of(pixels[..., 0])
-    # A place for every colour there is: np.unique would sort all pixels.
+    # A table of all colours: np.unique would sort all pixels.
     found, coded = np.zeros(2**24, np.bool_), packed(pixels)
     found[coded] = True
     colours = np.flatnonzero(found)
@@ -134,16 +134,16 @@ def pillow() -> Any:
         import PIL.ImageDraw  # noqa: PLC0415
         import PIL.ImageFont  # noqa: PLC0415
     except ImportError as exc:
-        raise MissingExtraError.of("pictures need Pillow", "view") from exc
+        raise MissingExtraError.of("images need Pillow", "view") from exc
     return PIL
 
 
 class Palette:
-    """Colours, and frames in nothing but these.
+    """A palette, and frames in its colours.
 
     Args:
-        pictures: [h, w, 3] of one size: all their colours, or, of more than 208, those that come nearest to all.
-        captions: [h, w, 3] the text beside the pictures: its colours by frequency, as far as they fit.
+        pictures: images [h, w, 3] of one size: all their colours, or of more than 208 the nearest ones.
+        captions: images [h, w, 3] of the captions: their most frequent colours, as many as fit.
     """
 
     def __init__(self, pictures: Sequence[Frames], captions: Sequence[Frames]) -> None:
@@ -176,7 +176,7 @@ class Palette:
 
 
 def _near_to_all(pictures: Sequence[Frames]) -> list[int]:
-    """Return the middles of as many boxes that hold all colours, cut so that each is of about as many pixels."""
+    """Return the colours of a median cut."""
     cut = image_of(np.concatenate(pictures)).quantize(_OF_PICTURES, pillow().Image.Quantize.MEDIANCUT)
     middles = np.array(cut.getpalette(), np.uint8).reshape(-1, 3)[:_OF_PICTURES]
     colours: list[int] = np.unique(packed(middles)).tolist()

@@ -51,7 +51,7 @@ _Answer = tuple[HTTPStatus, str, bytes]
 
 
 class Shown:
-    """A dataset as it is and as it was: pages that have not noticed a change still get the episodes that they name."""
+    """The last editions of a dataset, so that pages of an older one still get its episodes."""
 
     def __init__(self, dataset: Dataset, first: int | None = None) -> None:
         self.edition = 0
@@ -73,11 +73,11 @@ class Shown:
         return self._path is not None and writer_of(self._path) is not None
 
     def dataset(self, edition: int | None = None) -> Dataset | None:
-        """Return an edition, by default the last; None if it is not kept any more."""
+        """Return an edition, by default the last; None if it is no longer kept."""
         return self._datasets.get(self.edition if edition is None else edition)
 
     def refresh(self) -> None:
-        """Open the dataset again if its manifest is another one."""
+        """Open the dataset again if its manifest has changed."""
         with self._lock:
             if self._path is None or (stamp := self._look()) in (self._stamp, None):
                 return
@@ -106,8 +106,8 @@ def table(dataset: Dataset, asked: Mapping[str, Sequence[str]]) -> dict[str, Any
     """Return rows of the table of episodes.
 
     Args:
-        asked: ``where``, a condition or a selection as ``preprocess`` takes it; ``sort``, a column; ``down``, if it is
-            the largest first; ``most``, how many rows.
+        asked: ``where``, a condition or a selection of ``preprocess``; ``sort``, a column; ``down``, whether to sort
+            descending; ``most``, the number of rows.
     """
     where, sort = (asked.get(key, [default])[0] for key, default in (("where", ""), ("sort", "id")))
     most = asked.get("most", ["200"])[0]
@@ -137,8 +137,8 @@ class ViewServer(ThreadingHTTPServer):
 
     Args:
         datasets: the dataset to show, or two.
-        port: where to listen; 0 for any that is free.
-        first: the episode that is shown first; the best by default.
+        port: port to listen on; 0 is any free port.
+        first: episode to show first; the best by default.
     """
 
     daemon_threads = True
@@ -148,7 +148,7 @@ class ViewServer(ThreadingHTTPServer):
             if first is not None:
                 Episode(dataset, first)
             if picture_fields(dataset.schema):
-                pillow()  # now, and not when somebody looks
+                pillow()  # raise now, not at the first request
         self.shown = [Shown(dataset, first) for dataset in datasets]
         self.page_lock = threading.Lock()
         self.comparison = lru_cache(1)(self._comparison)
@@ -161,7 +161,7 @@ class ViewServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """Address of the page."""
         return f"http://{HOST}:{self.server_port}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -182,7 +182,7 @@ class ViewServer(ThreadingHTTPServer):
             self._connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  (its base class prints both)
-        """Note it in the log: as a rule, a browser that has left before it was answered."""
+        """Log it: usually a browser disconnected early."""
         logger.debug("a request was not answered", exc_info=sys.exception())
 
 
@@ -234,7 +234,7 @@ class _Handler(BaseHTTPRequestHandler):
             try:
                 return _json(table(dataset, parse_qs(address.query)))
             except TransformError as exc:
-                return _json({"error": str(exc)})  # as 400, a browser would log an error for each letter typed
+                return _json({"error": str(exc)})  # with 400, a browser would log an error for each letter typed
         return _MISSING if address.query else self._episode(shown[0], dataset, asked)
 
     def _page(self, shown: Sequence[Shown]) -> bytes:

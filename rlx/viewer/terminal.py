@@ -1,4 +1,4 @@
-"""An episode for a terminal: pictures as graphics where it has them, else in half blocks; numbers as sparklines."""
+"""An episode for a terminal: images as graphics or half blocks, numbers as sparklines."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FEWEST_COLUMNS = 8
 _MAX_FIELDS = 6  # of numbers and texts below the picture
 _CHUNK = 4096  # characters of a command of kitty's
 _COLOURS = 64  # of a sixel picture
-_ANSWER_S = 0.5  # what a terminal at the other end of a line may take
+_ANSWER_S = 0.5  # a remote terminal may take this long
 # Three questions: kitty's graphics, the size of a character, the kind of terminal (4: sixel), which all answer. The
 # line is erased because some terminals print a question that they do not understand.
 _QUERY = "\x1b_Gi=31,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\\x1b[16t\x1b[c\r\x1b[K"
@@ -44,10 +44,10 @@ _REPEATED = re.compile(rb"(.)\1{3,}", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """What a terminal shows pictures with.
+    """The graphics of a terminal.
 
     Args:
-        graphics: ``kitty``, ``sixel`` or, with half blocks, nothing.
+        graphics: ``kitty`` or ``sixel``; empty for half blocks.
         cell: width and height of a character, in pixels.
         is_late: whether it was asked and has not answered yet.
     """
@@ -58,7 +58,7 @@ class Terminal:
 
     @classmethod
     def of(cls, answer: str, environment: Mapping[str, str]) -> Terminal:
-        """Return the terminal that answers a query like this, or that the environment names.
+        """Return the terminal of an answer to the query, or of the environment variables.
 
         Example:
             >>> Terminal.of("\x1b[6;16;8t\x1b[?62;4c", {})
@@ -73,7 +73,7 @@ class Terminal:
 
 
 def asked_terminal(path: str = _TTY) -> Terminal:
-    """Ask the terminal of this process what it shows pictures with."""
+    """Query the graphics of this process's terminal."""
     answer = b""
     try:
         terminal = os.open(path, os.O_RDWR | os.O_NOCTTY)
@@ -98,13 +98,13 @@ def asked_terminal(path: str = _TTY) -> Terminal:
 
 
 def drop_late_answer(path: str = _TTY) -> None:
-    """Drop what a terminal has answered since, which a shell would take for the user's next command."""
+    """Drop a late answer of the terminal, which a shell would take for a command."""
     with suppress(OSError, termios.error), Path(path).open("rb", buffering=0) as terminal:
         termios.tcflush(terminal, termios.TCIFLUSH)
 
 
 def kitty(picture: Frames, columns: int, lines: int) -> str:
-    """Return kitty's commands that draw a picture in some cells, in place of the one before; the cursor stays.
+    """Return kitty's commands that draw an image in some cells, replacing the previous one; the cursor stays.
 
     https://sw.kovidgoyal.net/kitty/graphics-protocol
     """
@@ -117,7 +117,7 @@ def kitty(picture: Frames, columns: int, lines: int) -> str:
 
 
 def sixel(picture: Frames) -> str:
-    """Return a picture in sixels: for each six rows of pixels, and each colour in them, which of the six have it."""
+    """Return an image in sixels: for each six rows of pixels and each colour, the pixels that have it."""
     image = image_of(picture).quantize(_COLOURS, pillow().Image.Quantize.MEDIANCUT, dither=pillow().Image.Dither.NONE)
     palette, pixels = np.array(image.getpalette()).reshape(-1, 3), np.asarray(image)
     height, width = pixels.shape
@@ -136,7 +136,7 @@ def sixel(picture: Frames) -> str:
 
 
 def half_blocks(picture: Frames, columns: int, lines: int) -> list[str]:
-    """Return a picture as lines of half blocks in 24-bit colour, two pixels a character, one above the other.
+    """Return an image as lines of half blocks in 24-bit colour; a character is two pixels, one above the other.
 
     Args:
         picture: [height, width, 3] pixels, uint8.
@@ -167,7 +167,7 @@ def _fitted(picture: Frames, width: int, height: int) -> Frames:
 
 
 def _drawn(picture: Frames, columns: int, lines: int, terminal: Terminal) -> tuple[list[str], str]:
-    """Return the lines that a picture takes, and what draws it when the cursor is at the end of the line below."""
+    """Return the lines of an image, and the commands that draw it from the end of the line below."""
     if not terminal.graphics:
         return half_blocks(picture, columns, lines), ""
     width, height = terminal.cell
@@ -182,9 +182,9 @@ def terminal_frames(
     size: Callable[[], tuple[int, int]],
     terminal: Terminal = Terminal(),
 ) -> Iterator[list[str]]:
-    """Return a screen for each recorded observation of an episode, in order; each is read as it is asked for.
+    """Yield a screen for each recorded observation of an episode, in order, read lazily.
 
-    Several pictures are side by side. An empty line is one that a graphic is drawn over.
+    Several images are side by side. Graphics are drawn over empty lines.
 
     Args:
         size: returns the terminal's columns and lines, of which a screen leaves one for the cursor; called for each
@@ -254,7 +254,7 @@ def _curves(episode: Episode, row: int, columns: int, lines: int) -> list[str]:
 
 
 def cut(line: str, columns: int) -> str:
-    """Return as much of a line as fits; a character of East Asia is two columns wide.
+    """Return as much of a line as fits; East Asian characters are two columns wide.
 
     Example:
         >>> cut("抓住红色方块", 5), cut("grasp", 5)

@@ -318,7 +318,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception]]] = {
     "expected a multiple of 6": ({"batch_size": 8, "slice_len": 3, "rank": 0, "world_size": 2}, OptionError),
     "0 <= rank < world_size": ({"rank": 2, "world_size": 2}, OptionError),
     "expected both": ({"rank": 0}, OptionError),
-    "goes with neither weights": ({"shuffle": "blocks", "replacement": True}, OptionError),
+    "excludes weights": ({"shuffle": "blocks", "replacement": True}, OptionError),
     "expected True, False": ({"shuffle": "some"}, OptionError),
     "expected 1 numbers": ({"weights": [1, 2]}, OptionError),
     "prefetch -1": ({"prefetch": -1}, OptionError),

@@ -120,7 +120,7 @@ def test_a_target_that_is_written_anew_after_a_failure(tmp_path: Path) -> None:
     [
         ({"dim": 1}, ValueError, "dim 1: expected 0, the only dimension of stored steps"),
         ({"chunksize": 3, "num_chunks": 2}, ValueError, "chunksize and num_chunks exclude each other"),
-        ({"fn": lambda steps: steps[:1]}, ValueError, r"made \[1\] of 5 steps: expected as many"),
+        ({"fn": lambda steps: steps[:1]}, ValueError, r"gave \[1\] for 5 steps: expected as many"),
     ],
 )
 def test_what_cannot_be_preprocessed(

@@ -333,7 +333,7 @@ def test_a_sampler_of_ones_own_has_the_defaults_of_the_protocol() -> None:
         ({"sampler": RandomSampler}, "found the class RandomSampler itself: give RandomSampler"),
         ({"sampler": LazyTensorStorage(3)}, "sampler: expected a rlx.buffer.Sampler, found LazyTensorStorage without"),
         ({"storage": object()}, "storage: expected a rlx.buffer.Storage, found object without append, cursor, empty"),
-        ({"storage": "cartpole"}, "expected a rlx.buffer.Storage or a dataset, found 'cartpole': give rlx.open"),
+        ({"storage": "cartpole"}, "expected a rlx.buffer.Storage or a dataset, found 'cartpole': use rlx.open"),
         ({"writer": object()}, "writer: expected a rlx.buffer.Writer, found object without cursor, empty, extend"),
     ],
 )

@@ -135,4 +135,4 @@ def test_a_file_of_no_format(content: bytes, cli: Cli, tmp_path: Path) -> None:
 def test_frames_that_went_through_jpeg_are_said_to_be_lossy(cli: Cli, tmp_path: Path) -> None:
     result = cli("convert", GOLDEN / "rlds", tmp_path / "new", "--jobs", 1)
     assert result.code == 0
-    assert "warning: walks: observation/photo went through JPEG, which is lossy, before it came here\n" in result.err
+    assert "warning: walks: observation/photo was compressed as JPEG, which is lossy, by the source\n" in result.err

@@ -295,8 +295,8 @@ def test_what_is_lossy_or_left_out_is_said(cli: Cli, tmp_path: Path) -> None:
     result = cli("convert", tmp_path / "some/pictures-v0", tmp_path / "out", "--jobs", 1)
     assert (result.code, result.err) == (
         0,
-        "warning: some/pictures-v0: 1 entry not taken: episode_*: attribute seed (not part of any step)\n"
-        "warning: some/pictures-v0: observation went through JPEG, which is lossy, before it came here\n",
+        "warning: some/pictures-v0: 1 entry left out: episode_*: attribute seed (not part of any step)\n"
+        "warning: some/pictures-v0: observation was compressed as JPEG, which is lossy, by the source\n",
     )
     assert cli("convert", tmp_path / "out", tmp_path / "copy", "--jobs", 1).err == ""
     named = {"episode_*: attribute seed": "not part of any step"}
@@ -307,7 +307,7 @@ def test_what_is_lossy_or_left_out_is_said(cli: Cli, tmp_path: Path) -> None:
     assert cli("convert", tmp_path / "out", tmp_path / "steps.npz", "--to", "npz").code == 0
     result = cli("convert", tmp_path / "steps.npz", tmp_path / "again", "--jobs", 1)
     # Which is as true of the pictures as it was; but nothing is left out of this file.
-    assert result.err == "warning: steps: observation went through JPEG, which is lossy, before it came here\n"
+    assert result.err == "warning: steps: observation was compressed as JPEG, which is lossy, by the source\n"
 
 
 def test_notes_that_no_rlx_would_write(cli: Cli, pong: Path, tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def test_steps_whose_outcome_nobody_recorded_are_counted_and_said(cli: Cli, tmp_
     result = cli("convert", tmp_path / "lerobot", tmp_path / "back", "--jobs", 1)
     table = rlx.open(tmp_path / "swings").trajectories
     count = int((~table.terminated).sum())
-    said = f"left out: the last steps of {count} episodes, as what they led to is not recorded"
+    said = f"left out: the last steps of {count} episodes, whose next observations were not recorded"
     assert (result.code, result.err) == (0, f"warning: lerobot: {said}\n")
     back = rlx.open(tmp_path / "back")
     assert count > 1

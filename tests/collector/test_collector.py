@@ -349,7 +349,7 @@ def test_limits_that_are_none() -> None:
 
 def test_a_policy_without_weights_takes_none() -> None:
     with Collector(Counter, one, frames_per_batch=4) as collector:
-        with pytest.raises(CollectError, match="the policy has no weights to be updated"):
+        with pytest.raises(CollectError, match="the policy has no weights to update"):
             collector.update_policy_weights_({"weight": torch.zeros(1)})
         collector.update_policy_weights_()
         assert collector.policy_version == 1

@@ -254,7 +254,7 @@ def test_preprocess_with_a_pool_and_a_bar(
 
 
 def test_preprocess_that_changes_the_number_of_steps(data: AtariDQNExperienceReplay, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"made \[512\] of 1024 steps: expected as many"):
+    with pytest.raises(ValueError, match=r"gave \[512\] for 1024 steps: expected as many"):
         data.preprocess(lambda batch: batch[::2], dest=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "out.partial").exists()

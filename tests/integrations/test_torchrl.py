@@ -115,7 +115,7 @@ def test_the_state_of_torchrls_samplers(dataset: rlx.Dataset) -> None:
     assert sorted(torch.cat([first, *rest]).tolist()) == [*range(60)]
     assert other.sampler.ran_out
     assert not buffer.sampler.ran_out
-    with pytest.raises(OptionError, match="expected a sampler of rlx"):
+    with pytest.raises(OptionError, match="requires a sampler of rlx"):
         buffer.sampler.shard(0, 2)
     buffer.empty()
     assert len(buffer) == 0

@@ -160,7 +160,7 @@ def test_a_card_that_somebody_wrote_stays(hub: HubServer, vectors: Path, caplog:
     with caplog.at_level(logging.WARNING):
         rlx.push(vectors, URL)
     assert hub.files("me/pong")[NAME] == b"# Mine"
-    assert "README.md stays as it is" in caplog.text
+    assert "README.md is kept" in caplog.text
     assert "rlx.json" in hub.files("me/pong")
 
 

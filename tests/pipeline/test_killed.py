@@ -142,7 +142,7 @@ def test_a_worker_dies(server: GcsServer, tmp_path: Path) -> None:
         os.kill(started.workers()[0], signal.SIGKILL)
         output, errors = started.output()
     assert output == (
-        "PartialError: a worker process died; listed shards are safe; "
+        "PartialError: a worker process died; finished shards are kept; "
         "run the same command again; if memory was short, with `jobs` 1\n"
     )
     assert errors == ""

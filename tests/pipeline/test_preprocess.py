@@ -260,7 +260,7 @@ def test_destinations_that_are_refused(source: Path, tmp_path: Path, place: str)
 
 
 def test_selections_come_first() -> None:
-    with pytest.raises(TransformError, match="filter:length > 3 chooses among trajectories as the dataset has them"):
+    with pytest.raises(TransformError, match="filter:length > 3 selects trajectories of the source"):
         Recipe((HALF, parse("filter:length > 3")))
 
 

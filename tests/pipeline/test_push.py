@@ -311,7 +311,7 @@ def test_no_such_bucket(dataset: Path) -> None:
 
 
 def test_a_web_server_is_refused_before_anything_is_asked(dataset: Path) -> None:
-    with pytest.raises(DatasetError, match=r"http://127\.0\.0\.1:1/set can only be read"):
+    with pytest.raises(DatasetError, match=r"http://127\.0\.0\.1:1/set is read-only"):
         sent(dataset, "http://127.0.0.1:1/set")
 
 

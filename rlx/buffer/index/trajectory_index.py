@@ -13,7 +13,7 @@ from rlx.buffer.index.ring import Ring
 from rlx.buffer.index.segments import Segments, empty_segments, load_segments, save_segments
 from rlx.buffer.protocol import Rows
 
-# Ids (or None), done, and what speaks for one step following another (or None), of the steps at rows.
+# Ids (or None), done, and links between steps (or None), of the steps at rows.
 Columns = Callable[[Rows], tuple[Rows | None, Flags, Links | StoredLinks | None]]
 _GENERATIONS = count(step=1 << 40)
 
@@ -26,14 +26,14 @@ def first_generation() -> int:
 class RingTrajectoryIndex:
     """Trajectories by id, by flags that end them, or by both; a look-up is one binary search among segments.
 
-    A chunk continues the trajectory of its id that is open in its lane, if it begins with what that one's last step
-    led to (``rlx.buffer.index.continuity``); else the one that is open in another lane, unless several lanes have
-    the id: then each numbers its own. After its end an id stands for a new trajectory. Without ids the steps of a
+    A chunk continues the open trajectory of its id in its lane, if it begins with the last next observation of that one
+    (``rlx.buffer.index.continuity``); otherwise that in another lane, unless several lanes have the id: then each
+    numbers its own. After the end of a trajectory, its id stands for a new one. Without ids the steps of a
     lane follow each other until a flag ends the trajectory.
 
     Args:
-        head: [lanes] time of the next step of each, where steps before it are known to be lost.
-        columns: gives ids (or None) and done of the steps at rows; needed by ``changed``.
+        head: [lanes] time of the next step of each lane, if earlier steps are lost.
+        columns: returns ids (or None) and done of the steps at rows; required by ``changed``.
 
     Example:
         >>> index = RingTrajectoryIndex(size=8)
@@ -65,7 +65,7 @@ class RingTrajectoryIndex:
 
     @classmethod
     def restored(cls, ring: Ring, columns: Columns, state: Mapping[str, torch.Tensor]) -> Self:
-        """Return the index whose ``state_dict`` this is, over a ring that stands where its ring stood."""
+        """Return the index of a ``state_dict``, over a ring with the same cursors."""
         index = cls(ring.size, ring.lanes, columns=columns)
         index._segments = load_segments(ring, state)
         return index
@@ -79,13 +79,13 @@ class RingTrajectoryIndex:
         return len(self._segments.ring)
 
     def write(self, rows: Rows, ids: Rows | None, done: Flags, links: Links | None = None) -> None:
-        """Take note of new steps, in time order within a lane, each where its lane stands.
+        """Index new steps, in time order within a lane, at the lanes' cursors.
 
         Args:
-            rows: [n] where they go; more than a lane has if the first are overwritten at once.
+            rows: [n] rows of the steps; more than a lane has if the first are overwritten at once.
             ids: [n] trajectory ids, or None.
             done: [n] whether the step ends its trajectory.
-            links: what the steps say of those before and after them; without, ids and flags alone decide.
+            links: evidence of which steps follow each other; by default, ids and flags decide.
         """
         if not len(rows):
             return
@@ -96,8 +96,8 @@ class RingTrajectoryIndex:
         """Index runs [m] of steps of one trajectory each, as ``write`` does for rows.
 
         Args:
-            length: its steps, at least 1.
-            ids: its id, or None.
+            length: [m] steps, at least 1.
+            ids: [m] ids, or None.
             evidence: what ``Segments.append`` knows of what each run follows.
         """
         self._settle()
@@ -105,7 +105,7 @@ class RingTrajectoryIndex:
         self.generation += 1
 
     def changed(self, replaced: Rows) -> None:
-        """Take note that ids or flags of stored steps changed; all trajectories are recomputed when next needed.
+        """Mark ids or flags of stored steps as changed; all trajectories are recomputed when next needed.
 
         Args:
             replaced: [n] rows that now hold other steps, which follow nothing; may be empty.
@@ -132,8 +132,7 @@ class RingTrajectoryIndex:
         return offset - self._lost(self._segments.trajectories["head"][segment["trajectory"]])[1]
 
     def at_reset(self, rows: Rows) -> Flags:
-        """Return [n] whether each row is the first step of its episode: not the first that is left of an overwritten
-        one."""
+        """Return [n] whether each row is the first step of its episode, not the oldest left of an overwritten one."""
         first: Flags = self._locate(rows)[2] == 0
         return first
 

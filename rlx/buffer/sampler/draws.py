@@ -41,7 +41,7 @@ class Worker:
     """A worker of a ``DataLoader``.
 
     Attributes:
-        seed: of this epoch of the loader, or of the first where workers live on; the same in all workers.
+        seed: seed of this epoch of the loader, the same in all workers; of the first epoch with persistent workers.
         index: which worker; 0 to ``count``.
     """
 
@@ -141,11 +141,11 @@ class Draws:
 
 
 def permute(ordinals: NDArray[np.int64], n: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """Return [...] where each ordinal of range(n) lands; all of them together land everywhere once.
+    """Return [...] the position of each ordinal in a permutation of range(n).
 
     Args:
         ordinals: [...] of range(n).
-        n: how many there are to shuffle; up to 2**62.
+        n: number of elements, up to 2**62.
     """
     places = np.array(ordinals, dtype=np.int64)
     if places.size and (places.min() < 0 or places.max() >= n):

@@ -1,4 +1,4 @@
-"""A sampler that draws the more surprising steps more often (Schaul et al., 2016)."""
+"""Prioritized sampling (Schaul et al., 2016)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -21,7 +21,7 @@ class PriorityTree:
     """The sum, minimum or maximum of ``capacity`` float64 leaves, and the leaves.
 
     Args:
-        capacity: how many leaves; they start as what changes nothing: 0, infinity or minus infinity.
+        capacity: number of leaves; initially the neutral element: 0, infinity or minus infinity.
     """
 
     def __init__(self, capacity: int, of: Literal["sum", "min", "max"] = "sum") -> None:
@@ -46,7 +46,7 @@ class PriorityTree:
         return self._levels[0].reshape(-1)[rows]
 
     def set(self, rows: NDArray[np.int64], values: NDArray[np.float64] | float) -> None:
-        """Set leaves; of a row that is there more than once the last value counts.
+        """Set leaves; of a repeated row, the last value counts.
 
         Args:
             rows: [n], each of range(capacity).
@@ -61,8 +61,7 @@ class PriorityTree:
             parents.reshape(-1)[nodes] = self._reduce.reduce(children.take(nodes, axis=0), axis=1)
 
     def find(self, sums: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return [n] the leaf that each prefix sum falls on: the first up to which the leaves add up to more. Sum
-        trees only.
+        """Return [n] the leaf of each prefix sum: the first at which the sum of leaves exceeds it. Sum trees only.
 
         Args:
             sums: [n] from 0 to less than the root. What rounding carries past the end falls on the last leaf that is
@@ -154,7 +153,7 @@ class PrioritizedSampler(SeededSampler):
         if alpha < 0 or beta < 0 or eps <= 0:
             raise ValueError(f"expected alpha and beta >= 0 and eps > 0, found {alpha}, {beta} and {eps}")
         if reduction not in REDUCE:
-            raise ValueError(f"expected reduction of {', '.join(REDUCE)}, found {reduction!r}")
+            raise ValueError(f"reduction {reduction!r}: expected one of {', '.join(REDUCE)}")
         self.alpha, self.beta, self.eps = alpha, beta, eps
         self._first_alpha = alpha  # before a scheduler changed it
         self.reduction = reduction
@@ -215,7 +214,7 @@ class PrioritizedSampler(SeededSampler):
         self._largest = self._power(np.float64(1.0))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that the next samples depend on."""
+        """Return the state that the next samples depend on."""
         everything = np.arange(self._mins.capacity)
         rows = everything[self._mins.get(everything) < np.inf]
         return super().state_dict() | {
@@ -234,10 +233,10 @@ class PrioritizedSampler(SeededSampler):
         Raises:
             SamplingError: the state is of a larger capacity, or of another alpha or eps.
         """
-        mine = self._first_alpha if "first_alpha" in state else self.alpha  # rlx 0.1.0 wrote one of them
+        mine = self._first_alpha if "first_alpha" in state else self.alpha  # older states have only one of them
         found, expected = (state.get("first_alpha", state["alpha"]), state["eps"]), (mine, self.eps)
         if found != expected:
-            raise SamplingError(f"expected priorities of alpha and eps {expected}, found those of {found}")
+            raise SamplingError(f"expected priorities with alpha and eps {expected}, found {found}")
         rows, weights = state["rows"].numpy(), state["weights"].numpy()
         if rows.size and rows.max() >= self._mins.capacity:
             raise SamplingError(

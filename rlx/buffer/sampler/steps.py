@@ -1,4 +1,4 @@
-"""Samplers of single steps, all of them equally likely: with replacement, and every step once an epoch."""
+"""Uniform samplers of single steps: with replacement, and without, once per epoch."""
 
 import copy
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ class SeededSampler(SavedState, Sampler):
         return self._draws.seed
 
     def seed_from(self, generator: torch.Generator) -> None:
-        """Take a new seed from a generator; to be called before anything is drawn."""
+        """Take a new seed from a generator, before the first draw."""
         self._draws = Draws(None, generator)
 
     def extended(self, storage: Storage, rows: Rows) -> None:
@@ -58,12 +58,12 @@ class SeededSampler(SavedState, Sampler):
 
     @property
     def position(self) -> tuple[Any, ...]:
-        """All that the next batch depends on, its number last."""
+        """The state that the next batch depends on, its number last."""
         self._draws.enter_worker()
         return self._draws.seed, self._draws.shard, self._draws.number
 
     def skip(self) -> None:
-        """Go on as after ``sample``."""
+        """Advance as ``sample`` does."""
         self._draws.number += 1
 
     def shard(self, index: int, count: int) -> Self:
@@ -76,7 +76,7 @@ class SeededSampler(SavedState, Sampler):
         return mine
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that the next samples depend on."""
+        """Return the state that the next samples depend on."""
         return {"draws": self._draws.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -117,7 +117,7 @@ class Epoch:
         saved_as: the key of ``length`` in ``state_dict``.
 
     Attributes:
-        length: how many are drawn in the epoch under way; 0 between epochs.
+        length: number of draws in the current epoch; 0 between epochs.
         ran_out: whether the last batch was the last of an epoch.
     """
 
@@ -134,8 +134,8 @@ class Epoch:
         """Return [at most count] ordinals of the next batch, of this worker, and the length of their epoch.
 
         Args:
-            shuffle: whether in another order every epoch.
-            is_over: whether the epoch under way no longer fits the storage.
+            shuffle: whether to draw in another order every epoch.
+            is_over: whether the current epoch no longer fits the storage.
         """
         if draws.enter_worker():
             self._begin(draws.first_epoch or self._number)
@@ -197,7 +197,7 @@ class EpochSampler(SeededSampler):
         self._epoch.end()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that the next samples depend on."""
+        """Return the state that the next samples depend on."""
         return super().state_dict() | self._epoch.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Steps in memory with compressed images, each kept once though it is seen as ``next`` and then as the observation."""
+"""Steps in memory with compressed images; a ``next`` observation and the following observation share one."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -104,12 +104,12 @@ class FrameLog:
         return len(self._pages[self._current]) - self._filled
 
     def hold(self, places: Places) -> None:
-        """Take note that these frames are in use."""
+        """Count a user of these frames."""
         for page, count in _counts(places):
             self._used[page] = self._used.get(page, 0) + count
 
     def release(self, places: Places) -> None:
-        """Take note that a user of these frames is gone; free pages without used frames."""
+        """Drop a user of these frames; free pages without used frames."""
         for page, count in _counts(places):
             self._used[page] -= count
             if page != self._current:

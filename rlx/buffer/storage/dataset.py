@@ -1,4 +1,4 @@
-"""A dataset at rest as the storage of a replay buffer: read-only, step i at row i."""
+"""A dataset as the read-only storage of a replay buffer; step i is row i."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -33,7 +33,7 @@ class DatasetStorage(Storage):
         dataset: a dataset, or its path, id or URL.
 
     Attributes:
-        dataset: where the steps are.
+        dataset: the dataset of the steps.
 
     Example:
         >>> storage = rlx.buffer.DatasetStorage("cartpole")
@@ -287,7 +287,7 @@ def as_storage(steps: Storage | Dataset) -> Storage:
         return DatasetStorage(steps)
     if isinstance(steps, str | os.PathLike):
         raise TypeError(
-            f"storage: expected a rlx.buffer.Storage or a dataset, found {steps!r}: give rlx.open({steps!r})"
+            f"storage: expected a rlx.buffer.Storage or a dataset, found {steps!r}: use rlx.open({steps!r})"
         )
     check_kind("storage", steps, Storage)
     return steps

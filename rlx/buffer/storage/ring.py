@@ -61,7 +61,7 @@ class RingStorage(SavedSteps, Storage, ABC):
         self._changes.remove(changes)
 
     def stored(self, rows: Rows) -> Rows:
-        """Return those of these rows that hold a step."""
+        """Return the rows among these that hold a step."""
         return rows[self._ring.holds(rows)]
 
     @abstractmethod
@@ -97,7 +97,7 @@ class RingStorage(SavedSteps, Storage, ABC):
 
     @property
     def lanes(self) -> int:
-        """How many rings the rows are split into."""
+        """Number of rings that the rows are split into."""
         return self._ring.lanes
 
     @property
@@ -231,12 +231,12 @@ class RingStorage(SavedSteps, Storage, ABC):
             changes.reset()
 
     def _note(self, rows: Rows, flat: Leaves) -> None:
-        """Tell the indices of steps about to be written at rows [N], lane after lane, by their leaves [N, ...]."""
+        """Update the indices for steps to be written at rows [N], lane after lane, from their leaves [N, ...]."""
         if not len(rows) or self._row_shape:
             return
         links = Links.of(flat, rows // self._ring.size)
         if not self._indices:
-            with suppress(SamplingError):  # no trajectories in these steps, unless someone names their key
+            with suppress(SamplingError):  # no trajectories in these steps, unless their key is named
                 self.index()
         for keys, index in self._indices.items():
             index.write(rows, *keys.read({path: flat[path] for path in keys.leaves}, len(rows)), links)
@@ -267,7 +267,9 @@ class RingStorage(SavedSteps, Storage, ABC):
     def _settle_first(self, given: Leaves, count: int) -> None:
         if not self._schema:
             if self.ndim > 1:
-                raise SchemaMismatchError("the first steps of a storage with lanes: expected append, which shows them")
+                raise SchemaMismatchError(
+                    "the first write to a storage with lanes: expected append, which sets the lanes"
+                )
             self._admit(given, (count,))
 
     def replace(self, rows: Rows, steps: TensorDictBase) -> None:

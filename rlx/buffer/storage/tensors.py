@@ -117,7 +117,7 @@ class LazyMemmapStorage(LazyTensorStorage):
 
     @property
     def scratch_dir(self) -> FilePath | None:
-        """Where the files are; None before the first write if no directory was given."""
+        """Directory of the files; None before the first write if none was given."""
         return self._directory
 
     def _allocate(self) -> None:
@@ -146,7 +146,7 @@ class LazyMemmapStorage(LazyTensorStorage):
     def _announce(self, new: int) -> None:
         # Other processes learn of it before their steps are overwritten.
         if int(self._writes[0]) != self._written:
-            raise SamplingError(f"another process wrote steps to {self._directory}: expected one that writes")
+            raise SamplingError(f"another process wrote steps to {self._directory}: expected one writer")
         self._written += new
         self._writes[0] = self._written
 
@@ -185,7 +185,7 @@ def _remove(directory: FilePath, process: int) -> None:
 
 
 class TensorStorage(LazyTensorStorage):
-    """Steps in the tensors of a TensorDict, without a copy: full from the start, and changed when it is written.
+    """Storage over the tensors of a TensorDict, without a copy: full from the start, and changed by writes.
 
     Args:
         storage: steps [n], or [*lanes, n] of ``ndim`` dimensions; the first of a lane is its oldest.

@@ -30,7 +30,7 @@ class FrameStack:
     Args:
         k: observations per stack.
         padding: ``repeat`` the oldest observation, or ``zeros``.
-        keys: which observations.
+        keys: keys of the observations.
 
     Example:
         >>> buffer = rlx.ReplayBuffer(storage=rlx.open("Pong/5"), transform=rlx.buffer.FrameStack(4), batch_size=8)
@@ -69,7 +69,7 @@ class FrameStack:
                 return stacked
         batch = below.read(rows, None if keys is None else [*keys, *mine])
         if "steps_to_next_obs" in batch.keys():  # noqa: SIM118  (a TensorDict iterates over its batch)
-            raise TransformError("FrameStack cannot stack the observations of transitions over n steps")
+            raise TransformError("FrameStack cannot stack the observations of n-step transitions")
         back = below.index.precede(rows, self.k)
         missing = back < 0
         oldest = back[np.arange(len(rows)), missing.sum(1)]
@@ -100,7 +100,7 @@ class ToDevice(Pointwise):
     """Transform that moves the batch to a device; from pinned memory, without waiting for the copy.
 
     Args:
-        device: torch's name of it: ``cuda:0``.
+        device: name of a torch device, such as ``cuda:0``.
 
     Example:
         >>> buffer = rlx.ReplayBuffer(storage=rlx.open("cartpole"), transform=rlx.buffer.ToDevice("cpu"), batch_size=4)
@@ -122,7 +122,7 @@ class ToDtype(Pointwise):
 
     Args:
         dtype: the new dtype.
-        keys: which; without, all floating-point ones.
+        keys: keys to cast; by default all of floating point.
 
     Example:
         >>> import torch

@@ -1,7 +1,7 @@
 """Composition of buffer transforms, each of which can read the neighbours of a batch's steps.
 
-A row of transforms is a stack of readers. The lowest reads the storage; each transform reads from the one below and
-changes the result. So a transform that needs the steps before or after a row sees the output of the transforms below
+Transforms are a stack of readers. The lowest reads the storage; each transform reads from the one below
+and changes the result. So a transform that needs steps before or after a row sees the output of the transforms below
 it: the n-step return of clipped rewards, the stack of the frames n steps ahead.
 """
 
@@ -104,7 +104,7 @@ def pick_steps(steps: TensorDictBase, places: Rows) -> TensorDictBase:
 
 
 class Transformed(_Reader):
-    """The steps of a reader, changed by one transform."""
+    """The steps of a reader after one transform."""
 
     def __init__(self, transform: Any, below: Reader) -> None:
         self._transform = transform
@@ -116,7 +116,7 @@ class Transformed(_Reader):
         return self._below.index
 
     def read(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
-        """Return the steps [n] at these rows, changed."""
+        """Return the transformed steps [n] at these rows."""
         if isinstance(self._transform, NeighbourTransform):
             return self._transform.around(rows, keys, self._below)
         if isinstance(self._transform, Pointwise):
@@ -125,7 +125,7 @@ class Transformed(_Reader):
         steps: TensorDictBase = self._transform(self._below.read(rows))
         if steps.batch_size[:1] != (len(rows),):
             raise ValueError(
-                f"transform {self._transform!r} made {list(steps.batch_size)} of {len(rows)} steps: "
+                f"transform {self._transform!r} returned {list(steps.batch_size)} for {len(rows)} steps: "
                 "a transform that needs neighbours cannot follow one that changes their number"
             )
         return steps

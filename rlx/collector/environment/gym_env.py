@@ -140,7 +140,7 @@ def called(function: MakeEnv) -> Any:
         found = function()
     except RlxError:
         raise
-    except (Exception, SystemExit) as exc:  # whatever a stranger's function raises
+    except (Exception, SystemExit) as exc:  # a user's function may raise anything
         raise CollectError(f"{function_name(function)} failed: {type(exc).__name__}: {exc}") from exc
     return as_gymnasium(found() if isinstance(found, GymEnv) else found)
 
@@ -191,7 +191,7 @@ EnvSource = str | GymEnv | SerialEnv | ParallelEnv | MakeEnv | gymnasium.Env[Any
 
 
 def open_environment(source: EnvSource, num_envs: int | None = None) -> VectorEnvironment:
-    """Return the environment that a user means.
+    """Return the environment of a source.
 
     Args:
         source: a gymnasium id, or ``envpool/NAME``; a ``GymEnv``, ``SerialEnv`` or ``ParallelEnv``; a ``gymnasium.Env``

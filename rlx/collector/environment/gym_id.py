@@ -37,7 +37,7 @@ ATARI: Mapping[str, Any] = {
     "use_fire_reset": False,
 }
 POOL = "envpool/"
-# DQN preprocessing; envpool cannot do without the one no-op that an episode begins with.
+# DQN preprocessing; envpool always begins an episode with one no-op.
 ENVPOOL_ATARI: Mapping[str, Any] = {
     "stack_num": 1,
     "frame_skip": 4,
@@ -84,7 +84,7 @@ class Unstacked(gymnasium.vector.VectorObservationWrapper):
         self.single_observation_space: Any = gymnasium.spaces.Box(0, 255, size, dtype=np.uint8)
 
     def step(self, actions: Any) -> Any:
-        """Return gymnasium's five, of frames."""
+        """Return gymnasium's five results, with frames."""
         observation, reward, terminated, truncated, info = self.env.step(actions)
         if "final_obs" in info:
             info["final_obs"] = info["final_obs"][:, 0]

@@ -15,7 +15,7 @@ from rlx.schema import FLAGS, TEXT, Field, Role, Schema
 
 Arrays = dict[str, NDArray[Any]]
 Space = spaces.Space[Any]
-_MAX_BOUNDS = 64  # Bounds of a picture, one a pixel, would fill the manifest.
+_MAX_BOUNDS = 64  # Bounds of an image, one per pixel, would fill the manifest.
 _DRAWN_AHEAD = 1024
 
 

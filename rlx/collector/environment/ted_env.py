@@ -1,4 +1,4 @@
-"""Environments that are stepped by hand, as TorchRL's are: steps go in and out as TED TensorDicts.
+"""Environments that are stepped manually with TED TensorDicts, as TorchRL's are.
 
 torch is imported by the first step: it takes seconds, and collecting a dataset does without.
 """
@@ -93,12 +93,12 @@ class TedEnv(ABC):
         return self._stand.environment.observation_space
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
-        """Seed every copy, each with a number that follows from the one before; return the next number.
+        """Seed every copy, each with a number derived from the previous one; return the next number.
 
         The episodes are those of TorchRL's ``GymEnv`` with the same number.
 
         Args:
-            seed: of the first copy.
+            seed: seed of the first copy.
             static_seed: whether all copies have the same.
         """
         stand = self._stand

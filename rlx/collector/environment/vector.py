@@ -1,4 +1,4 @@
-"""The environments that a rollout drives, and gymnasium's vector environments, in all autoreset modes, as such."""
+"""The environments of a rollout: gymnasium's vector environments in all autoreset modes."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Outcome(NamedTuple):
     """The outcome of one step of n environments.
 
     Args:
-        observation: [n, ...] arrays, or a tree of them, as the observation space is: what the next action is chosen
-            from; of a new episode where one has ended, but with its reset still to come where ``recorded`` is used.
-        reward: [n].
+        observation: [n, ...] arrays, or a tree of them like the observation space, for the next action; of the new
+            episode where one has ended, unless ``recorded`` is used and its reset is still to come.
+        reward: [n] rewards.
         terminated: [n] bool.
         truncated: [n] bool.
         final_observation: the real last observation of every episode that ended, by number of the environment; a tree.
-        recorded: [n] bool, False where the environment was only reset; none where all made a step.
-        info: what else was said, as vector environments of gymnasium do: arrays [n, ...] by key, ``_KEY`` [n] bool
-            where only some lanes have the key, ``final_info`` of episodes that ended and were reset in the same step.
+        recorded: [n] bool, False where the environment was only reset; None if all made a step.
+        info: entries as in gymnasium's vector environments: arrays [n, ...] by key, ``_KEY`` [n] bool if only some
+            lanes have the key, ``final_info`` of episodes that ended and were reset in the same step.
     """
 
     observation: Any
@@ -58,15 +58,15 @@ class VectorEnvironment:
 
     Args:
         name: for messages and manifests: ``ALE/Pong-v5``.
-        is_batched: False for one environment that its user knows without a dimension of n.
-        settings: what else decides the data, for the manifest.
-        as_seeds: makes of seeds [n] what the environment's ``reset`` takes.
+        is_batched: False for one environment without a dimension of n.
+        settings: other settings that determine the data, for the manifest.
+        as_seeds: converts seeds [n] to the argument of the environment's ``reset``.
 
     Attributes:
         num_envs: n.
-        observation_space: of one copy.
-        action_space: of one copy.
-        spec: what gymnasium made it of, if it did, for the manifest.
+        observation_space: space of one copy.
+        action_space: space of one copy.
+        spec: gymnasium's spec, if any, for the manifest.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class VectorEnvironment:
         """Return [n, ...] first observations of new episodes; each environment starts from its seed.
 
         Raises:
-            CollectError: an environment raised something.
+            CollectError: an environment failed.
         """
         self._ended[:] = False
 
@@ -120,7 +120,7 @@ class VectorEnvironment:
         """Return [n, ...] observations after new episodes were begun in some environments [n], whatever their state.
 
         Raises:
-            CollectError: an environment raised something, or cannot be reset but together with the others.
+            CollectError: an environment failed, or can only be reset together with the others.
         """
         # An environment that does not know the mask would reset all.
         is_known = isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
@@ -138,7 +138,7 @@ class VectorEnvironment:
         Environments that NEXT_STEP only resets are not recorded.
 
         Raises:
-            CollectError: an environment raised something.
+            CollectError: an environment failed.
         """
         observation, reward, terminated, truncated, info = self._call("step", self._env.step, actions)
         if self._mode == AutoresetMode.NEXT_STEP:
@@ -195,7 +195,7 @@ class VectorEnvironment:
             return function(*args)
         except RlxError:
             raise
-        except Exception as exc:  # whatever a stranger's environment raises
+        except Exception as exc:  # a user's environment may raise anything
             raise CollectError(f"{self.name} failed in {verb}: {type(exc).__name__}: {exc}") from exc
         finally:
             if pulse is not None:
@@ -232,7 +232,7 @@ class SerialVectorEnv(SyncVectorEnv):
         self._plain = (space.dtype, space.shape) if isinstance(space, spaces.Box) else None
 
     def step(self, actions: Any) -> Any:
-        """Return gymnasium's five."""
+        """Return gymnasium's five results."""
         if self._plain is None or type(actions) is not np.ndarray:
             return super().step(actions)
         n, (dtype, shape) = self.num_envs, self._plain
@@ -296,5 +296,5 @@ def _vector(name: str, make: Callable[[], VectorEnv[Any, Any, Any]]) -> VectorEn
         return make()
     except RlxError:
         raise
-    except (Exception, SystemExit) as exc:  # whatever a stranger's environment raises
+    except (Exception, SystemExit) as exc:  # a user's environment may raise anything
         raise CollectError(f"environment {name} cannot be made: {type(exc).__name__}: {exc}") from exc

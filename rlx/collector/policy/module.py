@@ -29,7 +29,7 @@ class ModulePolicy(FunctionPolicy):
     """A plain module that gives the actions for the observations, or the actions and a dict of more.
 
     Args:
-        device: where its inputs go; where its parameters are if not given.
+        device: device of its inputs; that of its parameters by default.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ def load_weights(path: Path, factory: Callable[[], torch.nn.Module]) -> torch.nn
         weights = torch.load(path, map_location="cpu", weights_only=True)
         module = factory()
         module.load_state_dict(weights)
-    except pickle.UnpicklingError as exc:  # torch's own words advise to unpickle it all the same
+    except pickle.UnpicklingError as exc:  # torch's message suggests to unpickle it nevertheless
         raise CollectError(
             f"{path} holds more than tensors, or is damaged",
             hint="torch.save(module.state_dict(), path) writes weights",
@@ -109,7 +109,7 @@ def load_weights(path: Path, factory: Callable[[], torch.nn.Module]) -> torch.nn
 
 
 def device_of(module: torch.nn.Module, device: torch.device | str | None) -> torch.device:
-    """Return the device that is asked for, or else that of the module's parameters."""
+    """Return the given device, or by default that of the module's parameters."""
     if device is not None:
         return torch.device(device)
     return next((tensor.device for tensor in (*module.parameters(), *module.buffers())), torch.device("cpu"))

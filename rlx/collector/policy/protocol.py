@@ -62,10 +62,10 @@ class Policy(Protocol):
 
 
 class FunctionPolicy:
-    """A function of observations that gives the actions, or the actions and a dict of more.
+    """A function of observations that returns actions, or actions and a dict of other outputs.
 
     Args:
-        function: of an array [n, ...], or of a tree of them as the observation space is.
+        function: takes an array [n, ...], or a tree of them like the observation space.
         action_space: distinguishes a pair of actions from actions and a dict; without it, a pair is the latter.
 
     Example:
@@ -120,7 +120,7 @@ class RandomActions:
 
 
 class EpsilonGreedy:
-    """Another policy's actions, but random ones with probability epsilon, drawn for each environment on its own.
+    """Another policy's actions, or random ones with probability epsilon, drawn per environment.
 
     Where an action is random, ``*log_prob`` is NaN; see ``RandomActions``.
 

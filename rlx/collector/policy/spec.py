@@ -65,11 +65,11 @@ def as_policy(found: Any, action_space: Space | None = None, device: str | None 
     """Return a function of observations or of TensorDicts, a class of them, or a torch module, as a policy.
 
     Args:
-        found: which. It takes and gives TensorDicts if it has ``in_keys`` and ``out_keys``, or if its first argument
-            is annotated as a TensorDict; a module otherwise takes tensors, and a function arrays, unless its first
+        found: the policy. It takes TensorDicts if it has ``in_keys`` and ``out_keys``, or if its first argument is
+            annotated as a TensorDict; a module otherwise takes tensors, and a function arrays, unless its first
             call fails with arrays but not with a TensorDict.
-        action_space: of one environment; see ``FunctionPolicy``.
-        device: where a module runs; where its parameters are if not given.
+        action_space: space of one environment; see ``FunctionPolicy``.
+        device: device of a module; that of its parameters by default.
     """
     found = instance(found)
     if not callable(found):
@@ -93,7 +93,7 @@ def has_torch() -> bool:
 
 
 def instance(found: Any) -> Any:
-    """Return an instance of a class, made without arguments; return other objects unchanged."""
+    """Return an instance of a class, created without arguments; return other objects unchanged."""
     if not isinstance(found, type):
         return found
     try:

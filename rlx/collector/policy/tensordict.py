@@ -131,7 +131,7 @@ class TensorDictPolicy:
     Ornstein-Uhlenbeck noise expects.
 
     Args:
-        device: where its inputs go; where its parameters are if not given.
+        device: device of its inputs; that of its parameters by default.
     """
 
     def __init__(self, function: Callable[[TensorDictBase], Any], device: torch.device | str | None = None) -> None:
@@ -211,7 +211,7 @@ class TensorDictPolicy:
         it must write them in every step."""
         if not isinstance(output, TensorDictBase):
             raise CollectError(
-                f"policy {_name(self._function)} gave a {type(output).__name__}: expected the TensorDict with 'action'"
+                f"policy {_name(self._function)} gave a {type(output).__name__}: expected a TensorDict with 'action'"
             )
         there = set(_leaves(inputs))
         for key in there & set(_leaves(output)):

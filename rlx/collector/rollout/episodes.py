@@ -60,8 +60,8 @@ def agreed(layouts: Sequence[StepLayout], reward: str | None = None) -> StepLayo
     """Return the common layout of the steps of all workers.
 
     Args:
-        layouts: one a worker; at least one.
-        reward: dtype of rewards; the narrowest that holds all if not given.
+        layouts: one per worker, at least one.
+        reward: dtype of rewards; by default the narrowest that holds all.
     """
     rewards = {layout.schema["reward"].dtype for layout in layouts}
     dtype = reward or max(rewards, key=REWARDS.index)
@@ -76,7 +76,7 @@ def agreed(layouts: Sequence[StepLayout], reward: str | None = None) -> StepLayo
 
 
 def fits_float32(rewards: NDArray[Any]) -> bool:
-    """Return whether float32 holds these exactly; NaN and infinities are held."""
+    """Return whether float32 holds these rewards exactly, including NaN and infinities."""
     with np.errstate(over="ignore"):
         differs = rewards.astype(np.float32).astype(rewards.dtype) != rewards
     return not differs.any() or bool(np.isnan(rewards[differs]).all())
@@ -119,7 +119,7 @@ class Ended:
         step: [S, ...].
         next: [S, ...].
         lengths: [N] steps of each episode, at least 1.
-        is_cut: whether the environment did not end them; then their last steps are flagged truncated.
+        is_cut: whether they were cut before the environment ended them; their last steps are flagged truncated.
     """
 
     observation: Arrays
@@ -130,11 +130,11 @@ class Ended:
 
     @property
     def steps(self) -> int:
-        """S."""
+        """Number of steps S."""
         return len(self.next["reward"])
 
     def some(self, first: int, stop: int) -> Ended:
-        """Return the episodes from one to another."""
+        """Return the episodes from ``first`` to before ``stop``."""
         begin, end = int(self.lengths[:first].sum()), int(self.lengths[:stop].sum())
         return Ended(
             {name: rows[begin + first : end + stop] for name, rows in self.observation.items()},
@@ -164,7 +164,7 @@ class Episodes:
         """Return the episodes that these steps end, together; an empty list if they end none.
 
         Args:
-            limit: how many to take: the earliest, and of those of one time the first environments'.
+            limit: maximum number of episodes: the earliest, and at equal times those of the first environments.
         """
         counts = (steps.counts if limit is None else _first(steps.counts, limit)).tolist()
         starts = [0] * len(counts)
@@ -181,7 +181,7 @@ class Episodes:
         return ended
 
     def cut(self) -> list[Ended]:
-        """Return the episodes that have not ended, truncated where they are, by number of the environment."""
+        """Return the running episodes, truncated, by number of the environment."""
         cut = []
         for running in self._running:
             if running.steps:

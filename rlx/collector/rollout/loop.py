@@ -1,4 +1,4 @@
-"""The loop of policy and environment, whose steps become arrays, and rollouts of equally many steps per environment."""
+"""The loop of policy and environment, and rollouts with as many steps of every environment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Rollout:
 
     Args:
         drop: outputs of the policy to leave out; of nested ones, or of all below a name.
-        infos: which entries of ``info`` are kept; none if not given.
+        infos: entries of ``info`` to keep; none by default.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class Rollout:
         into: Steps | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> Steps:
-        """Return steps until one environment has ``length`` of them; all have, unless a reset takes a step.
+        """Return steps until one environment has ``length`` of them; others have fewer if resets take steps.
 
         Args:
             length: T, at least 1.
-            into: the result to reuse for other steps; new arrays if not given. Missing arrays are added.
-            should_stop: asked before every step whether to leave it at what there is.
+            into: earlier result whose arrays are reused; new arrays by default. Missing arrays are added.
+            should_stop: called before every step; True ends the rollout.
         """
         n = self._environment.num_envs
         steps = self._allocated(n, length) if into is None else into
@@ -169,7 +169,7 @@ class Rollout:
     def _carry(
         self, state: Mapping[str, NDArray[Any]], ended: NDArray[np.int64], final: Finals, at: NDArray[np.int64]
     ) -> None:
-        """Take over what the policy wrote as its state, but where an episode starts with the next step."""
+        """Carry over the state that the policy wrote, except where the next step starts an episode."""
         is_init = self._is_init
         for name, rows in state.items():
             if name not in self._initial:
@@ -254,7 +254,7 @@ def _asked(policy: Policy, situation: Situation) -> Choice:
         return policy(situation)
     except RlxError:
         raise
-    except Exception as exc:  # whatever a stranger's policy raises
+    except Exception as exc:  # a user's policy may raise anything
         raise CollectError(f"policy failed: {type(exc).__name__}: {exc}") from exc
 
 
@@ -270,10 +270,10 @@ def _empty(leaf: Any, n: int, rows: int) -> NDArray[Any]:
 
 
 class EvenRollout:
-    """A rollout whose environments all get to the end of a batch.
+    """A rollout in which every environment completes the batch.
 
-    Of vector environments in autoreset mode NEXT_STEP, those whose episodes end more often make fewer steps. The others
-    continue meanwhile, and their steps after the batch's end are the first of their next batch.
+    In autoreset mode NEXT_STEP, environments whose episodes end more often make fewer steps. The others continue, and
+    their steps after the batch's end are the first of their next batch.
     """
 
     def __init__(self, rollout: Rollout) -> None:
@@ -296,10 +296,10 @@ class EvenRollout:
         """Return ``length`` steps of every environment, or fewer if it is stopped.
 
         Args:
-            policy: what chooses the actions of steps that are yet to be made.
+            policy: chooses the actions of new steps.
             length: T, at least 1.
-            into: the result to reuse for other steps; new arrays by default.
-            should_stop: asked before every step whether to leave it at what there is.
+            into: earlier result whose arrays are reused; new arrays by default.
+            should_stop: called before every step; True ends the rollout.
         """
         made = self._ahead
         if made is None:

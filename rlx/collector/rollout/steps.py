@@ -35,8 +35,7 @@ class Steps:
     """Steps of n environments: at most T each.
 
     Args:
-        observation: [n, T + 1, ...]: observations and the policy's state. What each action was chosen from and, after
-            an environment's last step, what its next action is to be chosen from.
+        observation: [n, T + 1, ...]: observations and the policy's state, before each step and after the last one.
         step: [n, T, ...]: the action, ``is_init`` (whether an episode starts with the step), and what the policy wrote
             beside them.
         next: [n, T, ...]: ``reward``, ``terminated``, ``truncated``, and what the policy wrote under ``next``.
@@ -54,7 +53,7 @@ class Steps:
 
     @property
     def length(self) -> int:
-        """T."""
+        """Number of steps T."""
         return int(self.version.shape[1])
 
 
@@ -73,11 +72,11 @@ class TrajectoryIds:
 
     @property
     def next(self) -> int:
-        """A number that is larger than all that were given."""
+        """A number larger than all ids so far."""
         return self._count * self._stride
 
     def skip_to(self, number: int) -> None:
-        """Give no number below this one from the next ``begin`` on."""
+        """Give no id below this number from the next ``begin`` on."""
         self._count = -(-number // self._stride)
 
     def begin(self) -> None:
@@ -99,11 +98,11 @@ class TrajectoryIds:
         return ids
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the running trajectories, and how many were begun."""
+        """Return the running trajectories, and the number begun."""
         return {"running": self._running.tolist(), "count": self._count}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from such a state."""
+        """Continue from a state of ``state_dict``."""
         self._running, self._count = np.array(state["running"], np.int64), state["count"]
 
     def _number(self, env: int) -> int:
@@ -144,7 +143,7 @@ class Infos:
 
         Args:
             ended: [n] bool, the episodes that end with this step.
-            steps: where to.
+            steps: the steps to write to.
             where: the environments that made a step, and the number of the step.
         """
         if not self._is_first and not self._rows and self._wanted != "all":
@@ -281,7 +280,7 @@ def _rows(value: Any, mask: NDArray[np.bool_], num_envs: int) -> NDArray[Any] | 
 
 
 def flat_keys(keys: Any) -> InfoKeys:
-    """Return keys as a user gives them, strings or tuples, as names.
+    """Return keys, strings or tuples, as names.
 
     Example:
         >>> flat_keys(["lives", ("episode", "r")])

@@ -68,7 +68,7 @@ class WorkerPool(ABC, Generic[T]):
         self._deaths[worker] = 0
 
     def unanswered(self, worker: int) -> int:
-        """Return how many tasks of a worker have no answer yet."""
+        """Return the number of unanswered tasks of a worker."""
         return len(self._calls[worker])
 
     def _submit(self, worker: int, task: T) -> None:

@@ -23,7 +23,7 @@ from rlx.seeding import env_seeds, seeded
 from rlx.store.layout import partial_directory
 from rlx.store.writer import ShardFormat
 
-# As many as no machine runs: so that a mistyped number is refused at once.
+# More than any machine runs, so that mistyped numbers are refused at once.
 _MAX_ENVS, _MAX_WORKERS = 2**16, 2**12
 # Long enough that a step costs little more than the environment takes; short enough that memory stays small.
 CHUNK_STEPS = 64
@@ -86,7 +86,7 @@ class Session:
         return ended, min(most_steps, int(steps.counts.sum()))
 
     def look(self, most_steps: int) -> StepLayout:
-        """Return the layout of steps, from up to ``most_steps`` first ones, which are kept for the next ``run``."""
+        """Return the layout of up to ``most_steps`` first steps, which are kept for the next ``run``."""
         self._looked = self._chunk(most_steps)
         return layout_of(self._looked, self._environment, self._infos.seen)
 
@@ -99,7 +99,7 @@ class Session:
             return self._rollout.run(self._policy, length)
 
     def cut(self) -> list[Ended]:
-        """Return the episodes that have not ended, flagged truncated where they are."""
+        """Return the running episodes, flagged truncated."""
         return self._episodes.cut()
 
 
@@ -113,11 +113,11 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """The arguments of a collection, as of ``rlx.collect``.
+    """The arguments of a collection; see ``rlx.collect``.
 
     Args:
-        budget: how much, all sessions together.
-        shard_steps: a shard ends where its finished and running episodes have this many steps.
+        budget: the amount to collect, over all sessions.
+        shard_steps: a shard ends when its finished and running episodes have this many steps.
         reward: dtype of rewards; if not given, float64 where float32 would change one of the first steps', else
             float32, and a later reward that does not fit is an error.
     """
@@ -185,10 +185,10 @@ class WorkUnit:
     """A work unit: the amount that a worker may collect before it asks again.
 
     Args:
-        shard: what its shard is called, unless one is open.
+        shard: name of its shard, unless one is open.
         steps: an upper limit.
         episodes: an upper limit, where episodes are counted.
-        is_last: whether its shard ends when all of it is collected; of counted steps, with the episodes that run then.
+        is_last: whether its shard ends after it; if steps are counted, including the running episodes.
     """
 
     shard: str
@@ -203,7 +203,7 @@ class UnitResult:
 
     Args:
         record: the shard, if it ended.
-        is_last: whether nothing more is to be asked of the worker.
+        is_last: whether the worker has finished.
     """
 
     steps: int
@@ -216,7 +216,7 @@ class ShardWorker:
     """Worker that processes work units; before its first it may determine the layout of steps.
 
     Args:
-        environment: what it steps, if that is there already; else it is opened by the worker.
+        environment: an open environment; by default the worker opens it.
     """
 
     def __init__(self, config: ShardWorkerConfig, environment: VectorEnvironment | None = None) -> None:
@@ -234,7 +234,7 @@ class ShardWorker:
         if config.format is not None:
             self._write(config.format)
         self._next_episode, self._stride = config.episodes
-        self._waiting: list[Ended] = []  # beyond the limit of a work unit
+        self._waiting: list[Ended] = []  # beyond the work unit's limit
         self._unwritten: list[Ended] = []
         self._unwritten_steps = 0
         self._shard_steps = 0  # those of unwritten episodes among them
@@ -244,7 +244,7 @@ class ShardWorker:
         shard full.
 
         Args:
-            task: which. None where the run ends early: then the shard ends with the episodes that have ended.
+            task: the task; None ends the shard early, with the episodes that have ended.
         """
         if isinstance(task, FindLayout):
             return self._session.look(task.steps)
@@ -279,7 +279,7 @@ class ShardWorker:
         return UnitResult(steps, episodes, self._finish(shards) if ends else None, is_last)
 
     def close(self) -> None:
-        """Close the environment, and give up an open shard."""
+        """Close the environment, and drop an open shard."""
         if self._shards is not None:
             self._shards.__exit__(None, None, None)
         self._environment.close()

@@ -203,7 +203,7 @@ def test_bad_updates(rows: list[int], priority: list[float], error: type[Excepti
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match="alpha and beta >= 0 and eps > 0"):
         PrioritizedSampler(10, -0.1, 1)
-    with pytest.raises(ValueError, match="reduction of max, min, median, mean, found 'sum'"):
+    with pytest.raises(ValueError, match="reduction 'sum': expected one of max, min, median, mean"):
         PrioritizedSampler(10, 1, 1, reduction="sum")  # type: ignore[arg-type]
 
 
@@ -223,7 +223,7 @@ def test_states_that_do_not_fit() -> None:
     sampler.extended(storage, storage.write(*[(0, "")] * 12))
     with pytest.raises(SamplingError, match="rows up to 9, found some up to 11"):
         PrioritizedSampler(10, 1, 1).load_state_dict(saved(sampler.state_dict()))
-    with pytest.raises(SamplingError, match=r"alpha and eps \(0.5, 1e-08\), found those of \(1, 1e-08\)"):
+    with pytest.raises(SamplingError, match=r"alpha and eps \(0.5, 1e-08\), found \(1, 1e-08\)"):
         PrioritizedSampler(20, 0.5, 1).load_state_dict(saved(sampler.state_dict()))
     sampler.alpha = 0.5  # as by a scheduler
     other = PrioritizedSampler(20, 1, 1)

@@ -120,7 +120,7 @@ def test_a_buffer_refuses_it_after_n_step() -> None:
 def test_steps_stored_as_transitions_over_several_cannot_be_stacked() -> None:
     buffer = buffer_of(episodes(3).set("steps_to_next_obs", torch.ones(3, 1)))
     buffer.append_transform(FrameStack(2))
-    with pytest.raises(TransformError, match="transitions over n steps"):
+    with pytest.raises(TransformError, match="n-step transitions"):
         buffer[[0]]
 
 

@@ -15,7 +15,7 @@ def test_rewards_are_clipped_or_reduced_to_their_sign() -> None:
     assert RewardClip()(batch())["next", "reward"].tolist() == [[-1.0], [0.5]]
     assert RewardClip(0, 0.25)(batch())["next", "reward"].tolist() == [[0.0], [0.25]]
     assert RewardSign()(batch())["next", "reward"].tolist() == [[-1.0], [1.0]]
-    with pytest.raises(ValueError, match="smaller number first"):
+    with pytest.raises(ValueError, match="expected low <= high"):
         RewardClip(1, 0)
 
 

@@ -38,5 +38,5 @@ def test_rewards_of_stored_n_steps_are_not_added_up() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(8), batch_size=4, transform=ReturnToGo())
     after = {"reward": torch.ones(4, 1), "done": torch.zeros(4, 1, dtype=torch.bool)}
     buffer.extend(TensorDict({"steps_to_next_obs": torch.full((4, 1), 2), "next": after}, [4]))
-    with pytest.raises(TransformError, match="would add up rewards of transitions over n steps several times"):
+    with pytest.raises(TransformError, match="of n-step transitions would add up rewards several times"):
         buffer.sample()

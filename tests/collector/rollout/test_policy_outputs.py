@@ -277,7 +277,7 @@ def _zeros(td: Any) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        (_observed, "gave a Tensor: expected the TensorDict with 'action'"),
+        (_observed, "gave a Tensor: expected a TensorDict with 'action'"),
         (_writes(action=_zeros, **{"a/b": _zeros}), r"writes \('a/b',\): expected keys without '/'"),
         (_writes(value=_zeros), "writes no 'action'"),
         (lambda seen: (np.zeros(len(seen), np.int64), {"next": 3}), "gave a int as 'next': expected a dict"),

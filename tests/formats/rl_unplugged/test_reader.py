@@ -294,4 +294,4 @@ def test_a_feature_that_others_added_is_named_before_reading(tmp_path: Path, cap
     (source,) = find_runs(tmp_path)
     assert source.notes["not_taken"] == {"q_values": "not a feature of RL Unplugged"}
     open_source(tmp_path / "Pong", None)
-    assert "1 entry not taken: q_values (not a feature of RL Unplugged)" in caplog.text
+    assert "1 entry left out: q_values (not a feature of RL Unplugged)" in caplog.text
