@@ -17,7 +17,7 @@ from rlx.formats.finding import find_run
 from rlx.home import locate
 from rlx.manifest import FileRecord
 from rlx.pipeline.citation import card_citations
-from rlx.pipeline.ingest import Ingest, LocalFiles
+from rlx.pipeline.ingest import Ingest
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, check_apart
 from rlx.progress import Progress
@@ -84,7 +84,7 @@ def convert(
     ingest = replace(_ingest(source, options, source_format, progress), origin=origin, citations=citations)
     with claimed(destination, overwrite=options.overwrite) as claim:
         ingest.check_resumable(claim.place)
-        return ingest.run(claim, LocalFiles())
+        return ingest.run(claim)
 
 
 def open_source(source: Path, source_format: str | None) -> tuple[Source, Path]:

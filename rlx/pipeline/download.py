@@ -26,7 +26,7 @@ from rlx.manifest import Manifest
 from rlx.pipeline.catalog import RemoteRun, find_remote
 from rlx.pipeline.convert import convert, fetched, warn
 from rlx.pipeline.hosted_datasets import Hosted, located
-from rlx.pipeline.ingest import Ingest, LocalFiles, noted_origins
+from rlx.pipeline.ingest import Ingest, noted_origins
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, check_apart, manifest_at
 from rlx.pipeline.sources import Base, Place, configured_bases, opened
@@ -117,7 +117,7 @@ def download_from(
         warn(found)
         with claimed(destination, overwrite=options.overwrite) as claim:
             ingest = Ingest(found, found.root, options, progress, origin=base.url)
-            return ingest.run(claim, LocalFiles())
+            return ingest.run(claim)
     with claimed(destination, overwrite=options.overwrite) as claim:
         return _download(find_remote(bases, game, number), claim, options, progress)
 

@@ -22,6 +22,7 @@ from rlx.pipeline.citation import given_citations, write_citations
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import FROM, Report, manifest_at, other_work
 from rlx.pipeline.shard_task import ShardResult, ShardTask, SharedSource, attempt, convert_shard
+from rlx.pipeline.transfers import Delivery
 from rlx.progress import Progress
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import Claim, DatasetWriter, open_writer
@@ -32,29 +33,6 @@ from rlx.wording import number_ranges
 
 logger = logging.getLogger(__name__)
 ORIGIN = "origin"  # the note with the location of a source's files
-Arrived = Callable[[int, Exception | None], None]
-
-
-class Delivery(Protocol):
-    """Transfer of the files of shards to the local disk."""
-
-    def start(self, shards: Sequence[int], arrived: Arrived) -> None:
-        """Start; call ``arrived(shard, None)``, from any thread, when a shard can be read, or with the error."""
-
-    def fetched(self, shard: int) -> Mapping[str, FileRecord]:
-        """Return length and checksum of the files of an arrived shard by name, as far as they are known."""
-
-    def origin(self, shard: int) -> list[str]:
-        """Return the bases that the files of an arrived shard came from, as far as that may differ by shard."""
-
-    def again(self, shard: int, arrived: Arrived) -> bool:
-        """Bring the files of a damaged shard from elsewhere, if possible; return whether it will arrive again."""
-
-    def finished(self, shard: int) -> None:
-        """Release the files of a shard that is committed or has failed."""
-
-    def stop(self) -> None:
-        """Stop all transfers and wait for them; partial files are kept."""
 
 
 @runtime_checkable
@@ -63,33 +41,6 @@ class RecordedSource(Protocol):
 
     def records(self, shard: int) -> Mapping[str, FileRecord]:
         """Return the records of a shard's files, by name."""
-
-
-class LocalFiles:
-    """Delivery of files that are already on this machine."""
-
-    def start(self, shards: Sequence[int], arrived: Arrived) -> None:
-        """Report every shard as arrived: all files are local."""
-        for shard in shards:
-            arrived(shard, None)
-
-    def fetched(self, shard: int) -> Mapping[str, FileRecord]:  # noqa: ARG002
-        """Return nothing: the files have not been read."""
-        return {}
-
-    def origin(self, shard: int) -> list[str]:  # noqa: ARG002
-        """Return nothing: all shards are of the one source."""
-        return []
-
-    def again(self, shard: int, arrived: Arrived) -> bool:  # noqa: ARG002
-        """Return False: there is one copy of the files."""
-        return False
-
-    def finished(self, shard: int) -> None:
-        """Keep the files: they are the user's."""
-
-    def stop(self) -> None:
-        """Do nothing: no transfers are running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +140,14 @@ class Ingest:
                 found[name] = before
         return found
 
-    def run(self, claim: Claim, delivery: Delivery) -> Report:
+    def run(self, claim: Claim, delivery: Delivery | None = None) -> Report:
         """Write the dataset, or its missing shards, into a directory that is claimed already.
 
         A shard whose files are missing or damaged does not stop the others; its error is in the report, and a
         dataset that was to be replaced stays.
+
+        Args:
+            delivery: brings the source's files; None if they are on this machine.
         """
         started = time.monotonic()
         described = self.described()
@@ -202,7 +156,7 @@ class Ingest:
         if pending and ORIGIN in described.notes:
             writer.manifest = _also_from(writer.manifest, described.notes[ORIGIN])
         self.progress.expect("shards", len(pending))
-        failures, written = self._write(writer, pending, delivery)
+        failures, written = self._write(writer, pending, delivery or Delivery())
         if not writer.manifest.shards and not failures:
             writer.save()
         if not failures:

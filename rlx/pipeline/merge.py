@@ -19,7 +19,7 @@ from rlx.errors import CorruptDatasetError, DatasetError, SchemaMismatchError
 from rlx.formats.common.source import block_steps
 from rlx.manifest import ShardRecord
 from rlx.pipeline.convert import StoredDataset
-from rlx.pipeline.ingest import Ingest, LocalFiles
+from rlx.pipeline.ingest import Ingest
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, check_apart
 from rlx.progress import Progress
@@ -149,7 +149,7 @@ def assemble(
         writer = open_writer(claim.place, ingest.described())
         there = len(writer.manifest.listed)
         linked = _link(writer, assembly, ingest.pending(writer.manifest), progress)
-        report = ingest.run(claim, LocalFiles())
+        report = ingest.run(claim)
     seconds, written = time.monotonic() - started, report.steps_written + linked
     return replace(report, seconds=seconds, steps_written=written, skipped_shards=there)
 

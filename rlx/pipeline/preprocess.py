@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import PartialError, TransformError
 from rlx.formats.common.source import MAX_BLOCK_STEPS
-from rlx.pipeline.ingest import Ingest, LocalFiles
+from rlx.pipeline.ingest import Ingest
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import RECIPE, Report, check_apart
 from rlx.pipeline.transformed import IN_PROGRESS, Transformed, read_input, shard_inputs, transform_shard
@@ -117,7 +117,7 @@ def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options
         progress.expect("steps", sum(shard_input.steps for shard_input in left))
         progress.expect("bytes read", sum(shard_input.bytes for shard_input in left))
         try:
-            return ingest.run(claim, LocalFiles())
+            return ingest.run(claim)
         except PartialError as exc:
             hint = exc.hint and exc.hint.replace("`jobs`", "`num_workers`")  # as this command calls it
             raise PartialError(f"{exc}{_in_progress(claim.place)}", hint=hint) from exc

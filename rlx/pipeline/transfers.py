@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from rlx.errors import DownloadError, SourceError
 from rlx.files.checksum import FetchedFile
@@ -19,12 +19,10 @@ from rlx.pipeline.report import Report
 from rlx.progress import Progress
 from rlx.wording import command
 
-if TYPE_CHECKING:
-    from rlx.pipeline.ingest import Arrived
-
 # Transfers wait for the network and not for a core: enough to hide how long a server takes to answer.
 JOBS = 8
 T = TypeVar("T", bound=Hashable)
+Arrived = Callable[[int, Exception | None], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +166,34 @@ def transfer(
 TRANSFERS = 4
 
 
-class Fetching:
+class Delivery:
+    """Delivery of the files of shards to the local disk. The base class delivers files that are already there."""
+
+    def start(self, shards: Sequence[int], arrived: Arrived) -> None:
+        """Start; call ``arrived(shard, None)``, from any thread, when a shard can be read, or with the error."""
+        for shard in shards:
+            arrived(shard, None)
+
+    def fetched(self, shard: int) -> Mapping[str, FileRecord]:  # noqa: ARG002
+        """Return length and checksum of the files of an arrived shard by name, as far as they are known."""
+        return {}
+
+    def origin(self, shard: int) -> list[str]:  # noqa: ARG002
+        """Return the bases that the files of an arrived shard came from, as far as that may differ by shard."""
+        return []
+
+    def again(self, shard: int, arrived: Arrived) -> bool:  # noqa: ARG002
+        """Bring the files of a damaged shard from elsewhere, if possible; return whether it will arrive again."""
+        return False
+
+    def finished(self, shard: int) -> None:
+        """Release the files of a shard that is committed or has failed."""
+
+    def stop(self) -> None:
+        """Stop all transfers and wait for them; partial files are kept."""
+
+
+class Fetching(Delivery):
     """Transfer of the files of shards below a directory; a file that several shards need is fetched once.
 
     Args:
@@ -202,7 +227,7 @@ class Fetching:
         self._transfers = ThreadPoolExecutor(TRANSFERS, thread_name_prefix="transfer")
         self._feeder: threading.Thread | None = None
 
-    def start(self, shards: Sequence[int], arrived: "Arrived") -> None:
+    def start(self, shards: Sequence[int], arrived: Arrived) -> None:
         """Fetch in own threads, in order, at most ``ahead`` shards at once."""
         for shard in shards:
             for name in self._source.files(shard):
@@ -210,14 +235,14 @@ class Fetching:
         self._feeder = threading.Thread(target=self._feed, args=(shards, arrived), name="transfers")
         self._feeder.start()
 
-    def _feed(self, shards: Sequence[int], arrived: "Arrived") -> None:
+    def _feed(self, shards: Sequence[int], arrived: Arrived) -> None:
         for shard in shards:
             self._room.acquire()
             if self._cancel.is_set():
                 return
             self._transfers.submit(self._bring, shard, arrived)
 
-    def _bring(self, shard: int, arrived: "Arrived") -> None:
+    def _bring(self, shard: int, arrived: Arrived) -> None:
         try:
             for name in self._source.files(shard):
                 self._fetch_once(name)
@@ -255,7 +280,7 @@ class Fetching:
         """Return the bases that the files of an arrived shard came from."""
         return list(dict.fromkeys(self._base.served(name) for name in self._source.files(shard)))
 
-    def again(self, shard: int, arrived: "Arrived") -> bool:
+    def again(self, shard: int, arrived: Arrived) -> bool:
         """Fetch the files of a damaged shard from the next base that has them, and return whether there is one.
 
         Files that another shard reads as well stay: which of them is damaged is unknown.

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.pipeline.ingest import Ingest, LocalFiles
+from rlx.pipeline.ingest import Ingest
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.store.dataset_writer import claimed
@@ -26,7 +26,7 @@ RAW_BYTES = 84 * 84
 def measure(played: Play, path: Path) -> dict[str, Any]:
     """Writes a dataset of these episodes and says what it takes on disk."""
     with claimed(path) as claim:
-        Ingest(played, None, Options(jobs=1), Silent()).run(claim, LocalFiles())
+        Ingest(played, None, Options(jobs=1), Silent()).run(claim)
     frames = len(played.frames)
     # The frames that the dictionary was not chosen from: a run has millions of them.
     later = _frame_bytes(path, frames)[REFERENCE_ROWS:]

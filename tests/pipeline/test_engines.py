@@ -15,7 +15,7 @@ import ray
 
 from rlx.errors import EngineError, SourceError
 from rlx.formats.finding import find_run
-from rlx.pipeline.ingest import Ingest, LocalFiles
+from rlx.pipeline.ingest import Ingest
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
 from rlx.pipeline.shard_task import ShardResult, ShardTask, SharedSource, attempt, convert_shard
@@ -148,7 +148,7 @@ def ingested(run: Path, destination: Path, options: Options, progress: Progress)
     source = find_run(run, None, None)
     with claimed(destination) as claim:
         ingest = Ingest(source, source.root, options, progress, work=die_half_way_once)
-        return ingest.run(claim, LocalFiles())
+        return ingest.run(claim)
 
 
 @pytest.fixture
