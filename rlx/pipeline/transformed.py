@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +24,28 @@ _MAX_SHARDS = 16
 IN_PROGRESS = "at"
 
 
-class Watch(Protocol):
-    """Receiver of the blocks read."""
+class StepWatch:
+    """Progress by the steps read, and a note of them for the process that finds this one dead."""
+
+    def __init__(self, progress: Progress, note: Path) -> None:
+        self._progress = progress
+        self._note = note
+        self._first: int | None = None
 
     def read(self, block: Block) -> None:
         """Take note of a block; its ``episodes`` are the numbers of the trajectories."""
+        # A transform may still have the block before in hand, to see what follows it.
+        first = int(block.episodes[0]) if self._first is None else self._first
+        # Never half written: the process that finds another worker dead reads the notes of all.
+        whole = self._note.with_suffix(".new")
+        whole.write_text(f"{first} {block.episodes[-1]}")
+        whole.replace(self._note)
+        self._progress.advance("steps", block.steps)
+        self._first = int(block.episodes[0])
 
     def ended(self) -> None:
-        """Take note that all results of the block have been taken."""
+        """Take note that all results of the blocks have been taken."""
+        self._note.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +74,7 @@ class Transformed:
     inputs: Sequence[ShardInput]
     notes: Mapping[str, Any]
     max_steps: int = MAX_BLOCK_STEPS
-    watch: Watch | None = None
+    watch: StepWatch | None = None
 
     @property
     def id(self) -> str:
@@ -92,7 +106,7 @@ class Transformed:
 
 
 def read_input(
-    dataset: Dataset, shard_input: ShardInput, max_steps: int = MAX_BLOCK_STEPS, watch: Watch | None = None
+    dataset: Dataset, shard_input: ShardInput, max_steps: int = MAX_BLOCK_STEPS, watch: StepWatch | None = None
 ) -> Iterator[Block]:
     """Yield the input of a shard, in blocks; ``episodes`` are their numbers in the dataset."""
     trajectories = shard_input.trajectories - dataset.first_trajectories[shard_input.place]
@@ -138,30 +152,8 @@ def shard_inputs(dataset: Dataset, trajectories: NDArray[np.int64], steps: int |
 def transform_shard(task: ShardTask, progress: Progress) -> ShardResult:
     """Write one shard of a ``Transformed``."""
     assert isinstance(task.source, Transformed)
-    watched = replace(task.source, watch=_StepWatch(progress, task.directory / IN_PROGRESS))
+    watched = replace(task.source, watch=StepWatch(progress, task.directory / IN_PROGRESS))
     result = convert_shard(replace(task, shared=SharedSource(watched)), Silent())
     progress.advance("bytes read", watched.inputs[task.shard].bytes)
     progress.advance("bytes written", result.record.bytes)
     return result
-
-
-class _StepWatch:
-    """Progress by the steps read, and a note of them for the process that finds this one dead."""
-
-    def __init__(self, progress: Progress, note: Path) -> None:
-        self._progress = progress
-        self._note = note
-        self._first: int | None = None
-
-    def read(self, block: Block) -> None:
-        # A transform may still have the block before in hand, to see what follows it.
-        first = int(block.episodes[0]) if self._first is None else self._first
-        # Never half written: the process that finds another worker dead reads the notes of all.
-        whole = self._note.with_suffix(".new")
-        whole.write_text(f"{first} {block.episodes[-1]}")
-        whole.replace(self._note)
-        self._progress.advance("steps", block.steps)
-        self._first = int(block.episodes[0])
-
-    def ended(self) -> None:
-        self._note.unlink(missing_ok=True)

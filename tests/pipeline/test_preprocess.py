@@ -190,7 +190,7 @@ def test_notes_of_workers_are_whole_or_gone(tmp_path: Path) -> None:
     note.parent.mkdir(parents=True)
     (tmp_path / SHARDS / "00001.partial").mkdir()
     (tmp_path / SHARDS / "00001.partial" / transformed.IN_PROGRESS).symlink_to("gone")  # listed, then removed
-    watch = transformed._StepWatch(Silent(), note)
+    watch = transformed.StepWatch(Silent(), note)
     watch.read(make_block((3, 2), schema=LARGE))
     with note.open() as opened:
         watch.read(make_block((4,), first_episode=2, schema=LARGE))
