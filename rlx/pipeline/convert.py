@@ -4,7 +4,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rlx import manifest
@@ -81,7 +81,9 @@ def convert(
     Raises what ``rlx.convert`` does.
     """
     check_apart(source, destination)
-    ingest = replace(_ingest(source, options, source_format, progress), origin=origin, citations=citations)
+    opened, root = open_source(source, source_format)
+    parents = [opened.dataset] if isinstance(opened, StoredDataset) else []
+    ingest = Ingest(opened, root, options, progress, parents=parents, origin=origin, citations=citations)
     with claimed(destination, overwrite=options.overwrite) as claim:
         ingest.check_resumable(claim.place)
         return ingest.run(claim)
@@ -145,11 +147,3 @@ class StoredDataset:
     def table(self, shards: Sequence[int]) -> Trajectories:
         """Return the trajectory table of some shards."""
         return Trajectories.concatenate([self.dataset.shard_table(self._places[shard]) for shard in shards])
-
-
-def _ingest(source: Path, options: Options, source_format: str | None, progress: Progress) -> Ingest:
-    opened, root = open_source(source, source_format)
-    if not isinstance(opened, StoredDataset):
-        return Ingest(opened, root, options, progress)
-    lineage = opened.dataset.manifest.lineage
-    return Ingest(opened, root, options, progress, parents=[opened.dataset], lineage=lineage)

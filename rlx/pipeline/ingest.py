@@ -63,7 +63,6 @@ class Ingest:
     options: Options
     progress: Progress
     parents: Sequence[Dataset] = ()
-    lineage: Sequence[Mapping[str, Any]] = ()
     recipe: Mapping[str, Any] = field(default_factory=dict)
     work: Callable[[ShardTask, Progress], ShardResult] = convert_shard
     origin: str | None = None
@@ -88,7 +87,7 @@ class Ingest:
             self.source.schema,
             planned=[shard_name(number) for number in self.numbers()],
             notes={**self.source.notes, **({} if self.origin is None else {ORIGIN: self.origin})},
-            lineage=[*self.lineage, made],
+            lineage=[*_lineage(self.parents), made],
         )
 
     def check_resumable(self, destination: Path) -> Manifest | None:
@@ -186,6 +185,14 @@ class Ingest:
             finally:
                 delivery.stop()
         return shards.failures, shards.steps_written
+
+
+def _lineage(parents: Sequence[Dataset]) -> list[Mapping[str, Any]]:
+    """Return the lineages of all parents, with the steps that several have in common once."""
+    steps: list[Mapping[str, Any]] = []
+    for parent in parents:
+        steps += [step for step in parent.manifest.lineage if step not in steps]
+    return steps
 
 
 def _parent(dataset: Dataset) -> Mapping[str, Any]:

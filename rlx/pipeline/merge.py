@@ -140,10 +140,7 @@ def assemble(
     """
     started = time.monotonic()
     root = parents[0].path if len(parents) == 1 else None
-    lineage = _lineages(parents)
-    ingest = Ingest(
-        assembly, root, options, progress, parents=parents, lineage=lineage, recipe=recipe or {}, renumbers=True
-    )
+    ingest = Ingest(assembly, root, options, progress, parents=parents, recipe=recipe or {}, renumbers=True)
     with claimed(destination, overwrite=options.overwrite) as claim:
         ingest.check_resumable(claim.place)
         writer = open_writer(claim.place, ingest.described())
@@ -152,13 +149,6 @@ def assemble(
         report = ingest.run(claim)
     seconds, written = time.monotonic() - started, report.steps_written + linked
     return replace(report, seconds=seconds, steps_written=written, skipped_shards=there)
-
-
-def _lineages(parents: Sequence[Dataset]) -> list[Mapping[str, Any]]:
-    steps: list[Mapping[str, Any]] = []
-    for parent in parents:
-        steps += [step for step in parent.manifest.lineage if step not in steps]
-    return steps
 
 
 def _link(writer: DatasetWriter, assembly: Assembly, pending: Sequence[int], progress: Progress) -> int:

@@ -107,7 +107,6 @@ def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options
         options,
         progress,
         parents=[dataset],
-        lineage=dataset.manifest.lineage,
         recipe={RECIPE: recipe.to_json()},
         renumbers=True,
         work=transform_shard,
