@@ -14,7 +14,7 @@ from rlx.files.atomic import whole
 from rlx.files.opening import open_location
 from rlx.files.urls import is_url
 from rlx.home import locate
-from rlx.manifest import Manifest, ShardRecord
+from rlx.manifest import Manifest
 from rlx.pipeline.citation import citations
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
@@ -170,14 +170,14 @@ def inspect(
         codec=str(Codec.from_json(manifest.codec)),
         steps=manifest.steps,
         trajectories=manifest.trajectories,
-        episodes=_episodes(manifest.shards),
+        episodes=EpisodeStatistics.of(manifest.shards).summary(),
         shards=[
             {
                 "name": shard.name,
                 "steps": shard.steps,
                 "trajectories": shard.trajectories,
                 "bytes": shard.bytes,
-                "mean_return": _episodes([shard])["mean_return"],
+                "mean_return": EpisodeStatistics.of([shard]).summary()["mean_return"],
                 "dropped": dict(shard.dropped),
                 "origin": dict(shard.origin),
             }
@@ -199,12 +199,6 @@ def inspect(
 def _table(dataset: StrPath, manifest: Manifest) -> TrajectoryTable:
     columns = Dataset(dataset, partial=True).trajectories
     return TrajectoryTable(columns, [(shard.name, shard.trajectories) for shard in manifest.shards])
-
-
-def _episodes(shards: Sequence[ShardRecord]) -> dict[str, Any]:
-    found = EpisodeStatistics.of(shards)
-    means = [moments.summary()["mean"] if found.whole else None for moments in (found.returns, found.lengths)]
-    return {"whole": found.whole, "pieces": found.pieces, "mean_return": means[0], "mean_length": means[1]}
 
 
 def _plotted(dataset: StrPath, path: Path) -> Path:

@@ -171,16 +171,18 @@ def _local(id: str) -> CatalogEntry:
 
 
 def _described(listed: Manifest, source: str, *, local: bool) -> CatalogEntry:
-    found = EpisodeStatistics.of(listed.shards)
-    means = [moments.summary()["mean"] if found.whole else None for moments in (found.returns, found.lengths)]
-    split = _split(listed.id)
-    entry = CatalogEntry(listed.id, *split, source, len(listed.shards), local, listed.steps, True)
-    return replace(
-        entry,
-        episodes=found.whole,
-        pieces=found.pieces,
-        mean_return=means[0],
-        mean_length=means[1],
+    found = EpisodeStatistics.of(listed.shards).summary()
+    return CatalogEntry(
+        listed.id,
+        *_split(listed.id),
+        source,
+        len(listed.shards),
+        local,
+        listed.steps,
+        episodes=found["whole"],
+        pieces=found["pieces"],
+        mean_return=found["mean_return"],
+        mean_length=found["mean_length"],
         version=listed.version,
     )
 

@@ -177,6 +177,11 @@ class EpisodeStatistics:
         pieces = sum(shard.trajectories for shard in filled) - lengths.count
         return cls(lengths.count, pieces, returns, lengths) if is_known else cls(None, None, returns, lengths)
 
+    def summary(self) -> dict[str, Any]:
+        """Return both numbers, and the mean return and length of whole episodes; None where that is unknown."""
+        means = [moments.summary()["mean"] if self.whole else None for moments in (self.returns, self.lengths)]
+        return {"whole": self.whole, "pieces": self.pieces, "mean_return": means[0], "mean_length": means[1]}
+
 
 def action_counts(actions: NDArray[np.generic]) -> dict[str, Any]:
     """Return how often each action was taken, where actions are few integers; else their moments."""
