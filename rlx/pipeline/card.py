@@ -31,23 +31,15 @@ _CROISSANT = "http://mlcommons.org/croissant/1.0"
 # Notes that the card has in other places.
 _SHOWN = ("citation", "origin", VERSION)
 _NUMBERS = re.compile(r"v?(\d+(?:\.\d+){0,2})")
+# Columns of the table of trajectories: type and meaning.
 _COLUMNS = {
-    "trajectory": "sc:Integer",
-    "start": "sc:Integer",
-    "length": "sc:Integer",
-    "return": "sc:Float",
-    "terminated": "sc:Boolean",
-    "truncated": "sc:Boolean",
-    "whole": "sc:Boolean",
-}
-_MEANING = {
-    "trajectory": "Number of the trajectory.",
-    "start": "Row of its first step.",
-    "length": "Its number of steps.",
-    "return": "Sum of its rewards.",
-    "terminated": "Whether it ended in a terminal state.",
-    "truncated": "Whether a time limit ended it.",
-    "whole": "Whether it reaches from a reset to an end that the environment gave.",
+    "trajectory": ("sc:Integer", "Number of the trajectory."),
+    "start": ("sc:Integer", "Row of its first step."),
+    "length": ("sc:Integer", "Its number of steps."),
+    "return": ("sc:Float", "Sum of its rewards."),
+    "terminated": ("sc:Boolean", "Whether it ended in a terminal state."),
+    "truncated": ("sc:Boolean", "Whether a time limit ended it."),
+    "whole": ("sc:Boolean", "Whether it reaches from a reset to an end that the environment gave."),
 }
 
 
@@ -244,11 +236,11 @@ class Card:
                             "@type": "cr:Field",
                             "@id": f"trajectories/{name}",
                             "name": f"trajectories/{name}",
-                            "description": _MEANING[name],
+                            "description": meaning,
                             "dataType": kind,
                             "source": {"fileObject": {"@id": TABLE}, "extract": {"column": name}},
                         }
-                        for name, kind in _COLUMNS.items()
+                        for name, (kind, meaning) in _COLUMNS.items()
                     ],
                 }
             ],

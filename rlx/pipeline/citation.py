@@ -10,7 +10,9 @@ from rlx.files.location import Location
 from rlx.manifest import Manifest
 from rlx.store.layout import CITATION
 
-RL_UNPLUGGED = """\
+# BibTeX of papers, by what the notes of a source call them.
+_PAPERS: Mapping[str, str] = {
+    "Gulcehre et al. 2020": """\
 @inproceedings{gulcehre2020rl,
   title = {{RL Unplugged}: A Suite of Benchmarks for Offline Reinforcement Learning},
   author = {Gulcehre, Caglar and Wang, Ziyu and Novikov, Alexander and others},
@@ -19,8 +21,8 @@ RL_UNPLUGGED = """\
   year = {2020},
   eprint = {2006.13888},
   archivePrefix = {arXiv}
-}"""
-DQN_REPLAY = """\
+}""",
+    "Agarwal et al. 2020": """\
 @inproceedings{agarwal2020optimistic,
   title = {An Optimistic Perspective on Offline Reinforcement Learning},
   author = {Agarwal, Rishabh and Schuurmans, Dale and Norouzi, Mohammad},
@@ -28,23 +30,16 @@ DQN_REPLAY = """\
   year = {2020},
   eprint = {1907.04543},
   archivePrefix = {arXiv}
-}"""
-D4RL = """\
+}""",
+    "Fu et al. 2020": """\
 @misc{fu2020d4rl,
   title = {{D4RL}: Datasets for Deep Data-Driven Reinforcement Learning},
   author = {Fu, Justin and Kumar, Aviral and Nachum, Ofir and Tucker, George and Levine, Sergey},
   year = {2020},
   eprint = {2004.07219},
   archivePrefix = {arXiv}
-}"""
-# What the notes of a source call them.
-_PAPERS: Mapping[str, str] = {
-    "Gulcehre et al. 2020": RL_UNPLUGGED,
-    "Agarwal et al. 2020": DQN_REPLAY,
-    "Fu et al. 2020": D4RL,
+}""",
 }
-
-
 _MAX_BYTES = 2**21
 _NEXT = re.compile(r"\n\s*\n(?=[@%])")
 _IN_CARD = re.compile(r"^```\w*\n(@\w+\{.*?)^```", re.MULTILINE | re.DOTALL)
