@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from rlx.store.dataset import Dataset
 from rlx.viewer import charts
 from rlx.viewer.drawing import DARK, drawn, font, text
 from rlx.viewer.episode import Episode, notable, observation_lines, observation_numbers, spread
-from rlx.viewer.film import MAX_FRAMES, film_rows, write_gif, write_mp4
+from rlx.viewer.film import film_rows, write_gif, write_mp4
 from rlx.viewer.page import asked_first, chosen_episodes, comparison, page
 from rlx.viewer.pictures import image_of, picture_field, pillow
 from rlx.wording import did_you_mean, number
@@ -34,6 +33,7 @@ _GAP, _EDGE, _HEAD, _CAPTION, _TOP = 10, 24, 44, 40, 20
 _PLOT = (1400.0, 260.0)
 _PLOT_ROWS = 1000
 DEFAULT_FPS = 30
+_FORMATS = ("png", "gif", "mp4", "html")
 
 
 def contact_sheet(dataset: Dataset, episodes: Mapping[str, int]) -> bytes:
@@ -145,15 +145,6 @@ class ViewFile:
         return {**described, "frames": self.frames, "every": self.every, "bytes": self.bytes}
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """The options of a user."""
-
-    episode: int | None
-    fps: int
-    progress: Progress
-
-
 def write_view(
     dataset: Dataset, path: Path, *, episode: int | None = None, fps: int = DEFAULT_FPS, progress: Progress
 ) -> ViewFile:
@@ -165,9 +156,9 @@ def write_view(
             sheet, and in a page also the first and the last.
     """
     format = path.suffix.removeprefix(".").lower()
-    if format not in _WRITERS:
+    if format not in _FORMATS:
         raise UnknownFormatError(
-            f"{path.name}: expected a name that ends in .{', .'.join(_WRITERS)}", hint=did_you_mean(format, _WRITERS)
+            f"{path.name}: expected a name that ends in .{', .'.join(_FORMATS)}", hint=did_you_mean(format, _FORMATS)
         )
     if path.is_dir():
         raise DatasetExistsError(f"{path} is a directory; expected a new name, or a file to replace")
@@ -175,11 +166,21 @@ def write_view(
         Episode(dataset, episode)
     elif format != "html" and not len(dataset):
         raise SamplingError(f"{dataset.where} is empty: expected an episode to show")
+    shown = {"": episode} if episode is not None else notable(dataset)
+    frames, every = None, 1
     with whole(path) as partial:
-        shown = _WRITERS[format](dataset, partial, _Asked(episode, fps, progress))
-    rows = film_rows(Episode(dataset, shown[0]), format) if format in MAX_FRAMES else None
-    frames, every = (None, 1) if rows is None else (len(rows), int(rows[min(1, len(rows) - 1)]) or 1)
-    return ViewFile(path, format, shown, frames, every, path.stat().st_size)
+        if format == "png":
+            partial.write_bytes(contact_sheet(dataset, shown))
+        elif format == "html":
+            shown = asked_first(chosen_episodes(dataset), episode)
+            partial.write_text(page(dataset, shown), encoding="utf-8")
+        else:
+            film = Episode(dataset, next(iter(shown.values())))
+            shown, rows = {"": film.number}, film_rows(film, format)
+            frames, every = len(rows), int(rows[min(1, len(rows) - 1)]) or 1
+            write = write_gif if format == "gif" else write_mp4
+            write(film, rows, partial, fps, progress)
+    return ViewFile(path, format, list(shown.values()), frames, every, path.stat().st_size)
 
 
 def write_comparison(datasets: Sequence[Dataset], path: Path) -> ViewFile:
@@ -189,36 +190,3 @@ def write_comparison(datasets: Sequence[Dataset], path: Path) -> ViewFile:
     with whole(path) as partial:
         partial.write_text(comparison(datasets), encoding="utf-8")
     return ViewFile(path, "html", [], None, 1, path.stat().st_size)
-
-
-def _write_sheet(dataset: Dataset, path: Path, asked: _Asked) -> list[int]:
-    episodes = notable(dataset) if asked.episode is None else {"": asked.episode}
-    path.write_bytes(contact_sheet(dataset, episodes))
-    return list(episodes.values())
-
-
-def _write_page(dataset: Dataset, path: Path, asked: _Asked) -> list[int]:
-    episodes = asked_first(chosen_episodes(dataset), asked.episode)
-    path.write_text(page(dataset, episodes), encoding="utf-8")
-    return list(episodes.values())
-
-
-def _write_gif(dataset: Dataset, path: Path, asked: _Asked) -> list[int]:
-    episode = _one(dataset, asked)
-    write_gif(episode, path, asked.fps, asked.progress)
-    return [episode.number]
-
-
-def _write_mp4(dataset: Dataset, path: Path, asked: _Asked) -> list[int]:
-    episode = _one(dataset, asked)
-    write_mp4(episode, path, asked.fps, asked.progress)
-    return [episode.number]
-
-
-def _one(dataset: Dataset, asked: _Asked) -> Episode:
-    return Episode(dataset, notable(dataset)["best"] if asked.episode is None else asked.episode)
-
-
-_WRITERS: Mapping[str, Callable[[Dataset, Path, _Asked], list[int]]] = MappingProxyType(
-    {"png": _write_sheet, "gif": _write_gif, "mp4": _write_mp4, "html": _write_page}
-)

@@ -134,13 +134,13 @@ def film_rows(episode: Episode, format: str) -> NDArray[np.int64]:
     return shown_rows(episode, -(-episode.rows // MAX_FRAMES[format]))
 
 
-def write_gif(episode: Episode, path: Path, fps: int, progress: Progress) -> None:
+def write_gif(episode: Episode, rows: NDArray[np.int64], path: Path, fps: int, progress: Progress) -> None:
     """Write a GIF that repeats.
 
     Args:
+        rows: rows to show; see ``film_rows``.
         fps: frames per second, at most 50. As GIF counts in hundredths of a second, durations of frames vary.
     """
-    rows = film_rows(episode, "gif")
     progress.expect("frames", len(rows))
     screen = Screen(episode)
     palette = _palette(screen, rows)
@@ -151,9 +151,9 @@ def write_gif(episode: Episode, path: Path, fps: int, progress: Progress) -> Non
     first.save(path, "GIF", save_all=True, append_images=frames, duration=durations, loop=0, optimize=False, disposal=1)
 
 
-def write_mp4(episode: Episode, path: Path, fps: int, progress: Progress) -> None:
+def write_mp4(episode: Episode, rows: NDArray[np.int64], path: Path, fps: int, progress: Progress) -> None:
     """Write H.264 in MP4, in 4:2:0 colours that every player supports."""
-    av, rows = imported("av", "MP4 needs PyAV", "view"), film_rows(episode, "mp4")
+    av = imported("av", "MP4 needs PyAV", "view")
     progress.expect("frames", len(rows))
     screen = Screen(episode)
     with av.open(str(path), "w", format="mp4", options={"movflags": "faststart"}) as film:
