@@ -29,7 +29,7 @@ _ELSEWHERE = "choose another directory"
 def writing(dataset: Path) -> Iterator[None]:
     """Hold the right to write a dataset, whose directory is created if needed."""
     is_new = not dataset.exists()
-    with _acquired(dataset / FILE_NAME, dataset):
+    with held(dataset / FILE_NAME, dataset):
         try:
             yield
         finally:
@@ -37,19 +37,6 @@ def writing(dataset: Path) -> Iterator[None]:
                 (dataset / FILE_NAME).unlink()
                 with suppress(OSError):  # NFS and FUSE keep a file that is open, under another name
                     dataset.rmdir()
-
-
-@contextmanager
-def held(file: Path, target: Path) -> Iterator[None]:
-    """Hold the lock of a lock file.
-
-    The file may be deleted while it is locked; the next to lock it then makes another.
-
-    Args:
-        target: the file or dataset to write, for messages.
-    """
-    with _acquired(file, target):
-        yield
 
 
 def check_seen(dataset: Path) -> None:
@@ -77,7 +64,14 @@ def writer_of(dataset: Path) -> str | None:
     return None
 
 
-def _acquired(path: Path, target: Path) -> TextIO:
+def held(path: Path, target: Path) -> TextIO:
+    """Return a locked lock file; closing it, at the end of a ``with``, ends the lock.
+
+    The file may be deleted while it is locked; the next to lock it then makes another.
+
+    Args:
+        target: the file or dataset to write, for messages.
+    """
     owner = ""
     # A reader that looks holds the lock for a moment, a writer for longer.
     for _ in range(_LOOKS):

@@ -5,7 +5,7 @@ import os
 from urllib.parse import quote
 
 from rlx.errors import SourceNotFoundError, UrlError
-from rlx.files.bucket import endpoint, is_anonymous
+from rlx.files.bucket import Bucket, endpoint, is_anonymous
 from rlx.files.directory import Directory
 from rlx.files.location import Location, WritableLocation
 from rlx.files.retry import RetryPolicy
@@ -23,13 +23,11 @@ def open_location(location: str | os.PathLike[str], *, retry: RetryPolicy | None
     path = local_path(location)
     if path is not None:
         return Directory(path.absolute())
-    # Both need extras, which a directory does not.
     if split_url(str(location)).scheme == "hf":
+        # It loads HTTP libraries, which other locations do without.
         from rlx.files.hub import Hub  # noqa: PLC0415
 
         return Hub(str(location), retry=retry)
-    from rlx.files.bucket import Bucket  # noqa: PLC0415
-
     return Bucket(str(location), retry=retry)
 
 

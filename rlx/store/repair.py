@@ -1,7 +1,6 @@
 """Repair: drops the damaged shards of a dataset and keeps the intact ones."""
 
 import itertools
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 from rlx import manifest
 from rlx.errors import CorruptDatasetError
 from rlx.files import lock
-from rlx.files.atomic import sync
+from rlx.files.atomic import remove, sync
 from rlx.home import locate
 from rlx.manifest import Manifest
 from rlx.progress import Progress
@@ -127,12 +126,10 @@ def _clear(dataset: Path, names: Sequence[str], *, delete: bool) -> list[str]:
     there = [name for name in names if _exists(dataset / name)]
     for name in there:
         path = dataset / name
-        if not delete:
-            path.rename(_free(dataset / ASIDE / name))
-        elif path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
+        if delete:
+            remove(path)
         else:
-            path.unlink()
+            path.rename(_free(dataset / ASIDE / name))
     return there
 
 
