@@ -25,7 +25,7 @@ from rlx.errors import CorruptDatasetError
 from rlx.files.disk import at_once, file_error, reading
 from rlx.files.remote_files import AnyPath, RemotePath, length_of, local, remote
 from rlx.schema import Field
-from rlx.store.array import Rows
+from rlx.store.array import ArrayReader, Rows
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -175,7 +175,7 @@ class RawFileWriter:
         close_quietly(self._file)
 
 
-class RawFileReader:
+class RawFileReader(ArrayReader):
     """Reader of rows of a raw file through a memory map.
 
     Args:
@@ -230,7 +230,7 @@ class RawFileReader:
             self._mapped.check_length()
 
 
-class RangedRawReader:
+class RangedRawReader(ArrayReader):
     """Reader of rows of a raw file by ranges of bytes."""
 
     def __init__(self, path: RemotePath, field: Field, rows: int) -> None:
@@ -256,12 +256,6 @@ class RangedRawReader:
     def read_runs(self, runs: Sequence[tuple[int, int]]) -> Rows:
         """Return the rows of these runs."""
         return self._read(runs, sum(stop - start for start, stop in runs))
-
-    def release(self) -> None:
-        """Do nothing: no memory is held."""
-
-    def check_length(self) -> None:
-        """Do nothing: fetched bytes are checked later."""
 
     def _read(self, runs: Sequence[tuple[int, int]], count: int) -> Rows:
         size = self._row_bytes

@@ -4,7 +4,7 @@ This is the file of zarr v3's ``sharding_indexed`` codec with the index at the e
 little-endian u64, then the crc32c of the index as little-endian u32.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptDatasetError
 from rlx.files.remote_files import AnyPath, RemotePath, local, remote
 from rlx.schema import Field
-from rlx.store.array import Rows
+from rlx.store.array import ArrayReader, Rows
 from rlx.store.chunk_codec import Bytes, ChunkCodec, ZstdChunks, most_bytes
 from rlx.store.raw_file import MappedFile, MemoryFile, close_quietly
 
@@ -111,7 +111,7 @@ class ShardFileWriter:
             self._pool.shutdown(cancel_futures=True)
 
 
-class ChunkReader(ABC):
+class ChunkReader(ArrayReader):
     """Reader of rows of a shard file that decodes requested chunks only."""
 
     def __init__(self, path: AnyPath, field: Field, codec: ChunkCodec, chunk: int) -> None:
@@ -146,12 +146,6 @@ class ChunkReader(ABC):
     def read_runs(self, runs: Sequence[tuple[int, int]]) -> Rows:
         """Return the rows of these runs."""
         return self.read(np.concatenate([np.arange(start, stop) for start, stop in runs]))
-
-    def release(self) -> None:  # noqa: B027  (nothing is kept)
-        """Release the memory of rows read."""
-
-    def check_length(self) -> None:  # noqa: B027  (what is fetched is checked then)
-        """Raise CorruptDatasetError if the file has been cut since it was opened."""
 
     def _decode(self, chunks: NDArray[np.int64]) -> NDArray[np.uint8]:
         located = self._located(chunks)

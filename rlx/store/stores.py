@@ -7,6 +7,7 @@ written and read here, and the tests compare them with zarr-python.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -16,13 +17,13 @@ from rlx.errors import CodecError, CorruptDatasetError
 from rlx.files.disk import reading
 from rlx.files.remote_files import AnyPath
 from rlx.schema import Field
-from rlx.store.array import ArrayReader, ArrayWriter, Rows, Store
+from rlx.store.array import ArrayReader, ArrayWriter, Rows
 from rlx.store.chunk_codec import ChunkCodec, chunk_codec
 from rlx.store.codec import MAX_CHUNK, MIN_ROW_BYTES, Codec
 from rlx.store.dictionary import CODEC_NAME, parse_dictionary
 from rlx.store.raw_file import RawFileWriter, raw_length, raw_reader, read_small
 from rlx.store.shard_file import ShardFileWriter, shard_reader
-from rlx.store.text import WithText
+from rlx.store.text import TextReader, TextWriter
 
 META = "meta.json"
 # Metadata that tensordict writes beside the fields; it also reads a directory without the last two.
@@ -43,21 +44,76 @@ class _FileArray:
         self._file.abandon()
 
 
-class MemmapStore:
-    """One raw file a field; ``meta.json`` in every directory says dtype and shape as tensordict does."""
-
-    name = "memmap"
+class Store(ABC):
+    """Layout of the arrays of a shard on disk. A text field is three arrays of numbers; see ``rlx.store.text``."""
 
     def writer(
+        self, directory: Path, name: str, field: Field, codec: Codec, dictionary: bytes, threads: int = 1
+    ) -> ArrayWriter:
+        """Return a writer of one field, compressed by the codec in that number of threads if its rows are large."""
+        if field.is_text:
+            return TextWriter(self, directory, name, field)
+        return self._writer(directory, name, field, codec, dictionary, threads)
+
+    def reader(self, directory: AnyPath, name: str, field: Field, rows: int) -> ArrayReader:
+        """Return a reader of one field with ``rows`` rows.
+
+        Raises:
+            CorruptDatasetError: a file is missing, too short, or of another layout.
+        """
+        if field.is_text:
+            return TextReader(self, directory, name, field, rows)
+        return self._reader(directory, name, field, rows)
+
+    def check(self, directory: AnyPath, name: str, field: Field, rows: int) -> None:
+        """Raise CorruptDatasetError unless the metadata of a field match its dtype, its shape and the number of rows;
+        of text, every code, offset and byte is checked too.
+        """
+        if field.is_text:
+            TextReader(self, directory, name, field, rows).check(self, directory, name, field)
+        else:
+            self._check(directory, name, field, rows)
+
+    def length(self, directory: AnyPath, name: str, field: Field) -> int:
+        """Return rows that the file of an array of small rows has room for.
+
+        Raises:
+            CorruptDatasetError: the file is missing, or holds a part of a row.
+        """
+        return raw_length(directory / self.small_file(name, field), field)
+
+    @abstractmethod
+    def seal(self, directory: Path, names: Sequence[str]) -> None:
+        """Write the metadata of a directory of finished arrays."""
+
+    @abstractmethod
+    def small_file(self, name: str, field: Field) -> str:
+        """Return path of the file with the rows of an array of small rows, below the shard."""
+
+    @abstractmethod
+    def _writer(
+        self, directory: Path, name: str, field: Field, codec: Codec, dictionary: bytes, threads: int
+    ) -> ArrayWriter: ...
+
+    @abstractmethod
+    def _reader(self, directory: AnyPath, name: str, field: Field, rows: int) -> ArrayReader: ...
+
+    @abstractmethod
+    def _check(self, directory: AnyPath, name: str, field: Field, rows: int) -> None: ...
+
+
+class MemmapStore(Store):
+    """One raw file a field; ``meta.json`` in every directory says dtype and shape as tensordict does."""
+
+    def _writer(
         self,
         directory: Path,
         name: str,
         field: Field,
         codec: Codec,
         dictionary: bytes,
-        threads: int = 1,  # noqa: ARG002  (nothing is compressed)
+        threads: int,  # noqa: ARG002  (nothing is compressed)
     ) -> ArrayWriter:
-        """Return a writer of one field."""
         if codec.name != "none" or dictionary:
             raise CodecError(
                 f"store memmap does not support codec {codec}", hint="leave `codec` out, or choose the store zarr"
@@ -77,20 +133,14 @@ class MemmapStore:
         for node, described in fields.items():
             (node / META).write_text(json.dumps({**described, **_TENSORDICT}))
 
-    def reader(self, directory: AnyPath, name: str, field: Field, rows: int) -> ArrayReader:
-        """Return a reader of one field."""
-        return raw_reader(directory / f"{name}.memmap", field, rows)
+    def _reader(self, directory: AnyPath, name: str, field: Field, rows: int) -> ArrayReader:
+        return raw_reader(directory / self.small_file(name, field), field, rows)
 
     def small_file(self, name: str, field: Field) -> str:  # noqa: ARG002  (all fields are alike)
         """Return path of the file of an array."""
         return f"{name}.memmap"
 
-    def length(self, directory: AnyPath, name: str, field: Field) -> int:
-        """Return rows that the file of an array has room for."""
-        return raw_length(directory / f"{name}.memmap", field)
-
-    def check(self, directory: AnyPath, name: str, field: Field, rows: int) -> None:
-        """Compare ``meta.json`` with the expected metadata."""
+    def _check(self, directory: AnyPath, name: str, field: Field, rows: int) -> None:
         path = directory.joinpath(*Path(name).parent.parts, META)
         try:
             with reading(path):
@@ -123,15 +173,12 @@ _MAX_NODE_BYTES = 128 * 2**20
 _GROUP = {"zarr_format": 3, "node_type": "group", "attributes": {}}
 
 
-class ZarrStore:
+class ZarrStore(Store):
     """Arrays of zarr v3: large rows in an indexed shard file, small ones in a single chunk that can be mapped."""
 
-    name = "zarr"
-
-    def writer(
-        self, directory: Path, name: str, field: Field, codec: Codec, dictionary: bytes, threads: int = 1
+    def _writer(
+        self, directory: Path, name: str, field: Field, codec: Codec, dictionary: bytes, threads: int
     ) -> ArrayWriter:
-        """Return a writer of one array."""
         node = directory / name
         node.mkdir(parents=True)
         if field.row_bytes < MIN_ROW_BYTES:
@@ -145,8 +192,7 @@ class ZarrStore:
         for group in sorted(groups):
             _write_node(group, _GROUP)
 
-    def reader(self, directory: AnyPath, name: str, field: Field, rows: int) -> ArrayReader:
-        """Return a reader of one array."""
+    def _reader(self, directory: AnyPath, name: str, field: Field, rows: int) -> ArrayReader:
         node = directory / name
         path = node.joinpath(*_chunk_key(field))
         if field.row_bytes < MIN_ROW_BYTES:
@@ -158,12 +204,7 @@ class ZarrStore:
         """Return path of the only chunk of an array of small rows."""
         return "/".join([name, *_chunk_key(field)])
 
-    def length(self, directory: AnyPath, name: str, field: Field) -> int:
-        """Return rows that the file of an array of small rows has room for."""
-        return raw_length((directory / name).joinpath(*_chunk_key(field)), field)
-
-    def check(self, directory: AnyPath, name: str, field: Field, rows: int) -> None:
-        """Compare ``zarr.json`` with the expected metadata."""
+    def _check(self, directory: AnyPath, name: str, field: Field, rows: int) -> None:
         _read_node(directory / name, field, rows)
 
 
@@ -286,9 +327,7 @@ def read_dictionary(directory: Path, name: str) -> bytes:
         raise CorruptDatasetError(f"{path} is damaged: {type(exc).__name__}: {exc}") from exc
 
 
-STORES: MappingProxyType[str, Store] = MappingProxyType(
-    {"zarr": WithText(ZarrStore()), "memmap": WithText(MemmapStore())}
-)
+STORES: MappingProxyType[str, Store] = MappingProxyType({"zarr": ZarrStore(), "memmap": MemmapStore()})
 
 
 def store_named(name: str) -> Store:

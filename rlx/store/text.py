@@ -13,11 +13,13 @@ array             dtype, rows     value
 A repeated text costs 4 bytes per row. Reading a row looks up one code, two offsets and the bytes of its text.
 """
 
+from __future__ import annotations
+
 from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +27,11 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptDatasetError, SchemaMismatchError
 from rlx.files.remote_files import AnyPath
 from rlx.schema import Field, Role, Schema
-from rlx.store.array import ArrayReader, ArrayWriter, Rows, Store
-from rlx.store.codec import NONE, Codec
+from rlx.store.array import ArrayReader, Rows
+from rlx.store.codec import NONE
+
+if TYPE_CHECKING:
+    from rlx.store.stores import Store
 
 # Texts that a writer recognises when they come again. An older one is written once more: memory stays bounded.
 KNOWN_TEXTS = 2**16
@@ -50,55 +55,6 @@ def array_names(schema: Schema) -> list[str]:
 
 def _parts(name: str) -> list[str]:
     return [f"{name}/codes", f"{name}/offsets", f"{name}/utf8"]
-
-
-class WithText:
-    """A store of numbers that holds text, too.
-
-    Args:
-        numbers: holds the numeric fields, and the arrays of text fields.
-    """
-
-    def __init__(self, numbers: Store) -> None:
-        self._numbers = numbers
-        self.name = numbers.name
-
-    def writer(
-        self, directory: Path, name: str, field: Field, codec: Codec, dictionary: bytes, threads: int = 1
-    ) -> ArrayWriter:
-        """Return a writer of one field; codec and threads are for numbers."""
-        if field.is_text:
-            return TextWriter(self._numbers, directory, name, field)
-        return self._numbers.writer(directory, name, field, codec, dictionary, threads)
-
-    def seal(self, directory: Path, names: Sequence[str]) -> None:
-        """Tie the arrays of these names together; see ``array_names``."""
-        self._numbers.seal(directory, names)
-
-    def small_file(self, name: str, field: Field) -> str:
-        """Return path of the file of an array of numbers."""
-        return self._numbers.small_file(name, field)
-
-    def length(self, directory: AnyPath, name: str, field: Field) -> int:
-        """Return rows of an array of numbers."""
-        return self._numbers.length(directory, name, field)
-
-    def check(self, directory: AnyPath, name: str, field: Field, rows: int) -> None:
-        """Compare the metadata with the expected ones, and of text every code, offset and byte."""
-        if not field.is_text:
-            self._numbers.check(directory, name, field, rows)
-            return
-        reader = TextReader(self._numbers, directory, name, field, rows)
-        lengths = (rows, reader.texts + 1, reader.bytes)
-        for array, part, length in zip(_parts(name), (_codes(field), _OFFSET, _BYTE), lengths, strict=True):
-            self._numbers.check(directory, array, part, length)
-        reader.check()
-
-    def reader(self, directory: AnyPath, name: str, field: Field, rows: int) -> ArrayReader:
-        """Return a reader of one field with ``rows`` rows."""
-        if field.is_text:
-            return TextReader(self._numbers, directory, name, field, rows)
-        return self._numbers.reader(directory, name, field, rows)
 
 
 class TextWriter:
@@ -159,7 +115,7 @@ class TextWriter:
             array.abandon()
 
 
-class TextReader:
+class TextReader(ArrayReader):
     """Reader of texts; equal texts in one result are one object."""
 
     def __init__(self, store: Store, directory: AnyPath, name: str, field: Field, rows: int) -> None:
@@ -200,8 +156,11 @@ class TextReader:
         for array in (self._codes, self._offsets, self._utf8):
             array.check_length()
 
-    def check(self) -> None:
-        """Raise CorruptDatasetError unless every row refers to a text, and every text is UTF-8."""
+    def check(self, store: Store, directory: AnyPath, name: str, field: Field) -> None:
+        """Raise CorruptDatasetError unless the metadata match, every row refers to a text, and every text is UTF-8."""
+        lengths = (self._rows, self.texts + 1, self.bytes)
+        for array, part, length in zip(_parts(name), (_codes(field), _OFFSET, _BYTE), lengths, strict=True):
+            store.check(directory, array, part, length)
         for start in range(0, self._rows, _PIECE_ROWS):
             self._check_codes(self._codes.read_range(start, min(start + _PIECE_ROWS, self._rows)))
         for start in range(0, self.texts, _PIECE_TEXTS):

@@ -13,9 +13,9 @@ from rlx.errors import CorruptDatasetError
 from rlx.files.remote_files import AnyPath, each_below
 from rlx.manifest import ShardRecord
 from rlx.schema import Field, Role
-from rlx.store.array import Store
 from rlx.store.codec import NONE
 from rlx.store.raw_file import read_whole
+from rlx.store.stores import Store
 
 GROUP = "trajectories"
 COLUMNS = MappingProxyType(

@@ -18,10 +18,9 @@ from rlx.files.remote_files import AnyPath, each_below, local
 from rlx.manifest import FileRecord, Manifest, ShardRecord
 from rlx.progress import Progress, Silent
 from rlx.schema import Field, Role, Schema
-from rlx.store.array import Store
 from rlx.store.layout import NEW, SHARDS, SWEPT, find_dataset, shard_directory, small_copies
 from rlx.store.statistics import WHOLE, table_statistics
-from rlx.store.stores import store_named
+from rlx.store.stores import Store, store_named
 from rlx.store.trajectories import COLUMNS, GROUP, Trajectories, columns_in
 from rlx.store.writer import sum_rewards
 

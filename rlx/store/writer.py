@@ -19,12 +19,12 @@ from rlx.files.disk import disk_errors
 from rlx.manifest import FileRecord, ShardRecord
 from rlx.progress import Progress
 from rlx.schema import Field, Role, Schema
-from rlx.store.array import ArrayWriter, Store
+from rlx.store.array import ArrayWriter
 from rlx.store.codec import MIN_ROW_BYTES, NONE, Codec
 from rlx.store.dictionary import REFERENCE_ROWS, Beginning, Rows, trained_dictionary
 from rlx.store.raw_file import check_size
 from rlx.store.statistics import SAMPLED_EVERY, Moments, RowMoments, action_counts, table_statistics
-from rlx.store.stores import store_named
+from rlx.store.stores import Store, store_named
 from rlx.store.text import array_names
 from rlx.store.trajectories import Trajectories
 
