@@ -1,6 +1,6 @@
 """A Block: consecutive steps on their way through the program, with the trajectory boundaries that fall in it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,4 +99,43 @@ def single(
         np.array([final_recorded]),
         is_open,
         np.array([cut]),
+    )
+
+
+def join(blocks: Sequence[Block]) -> Block:
+    """Return consecutive blocks as one block.
+
+    Example:
+        >>> block = single({"reward": np.ones(3)}, episode=0)
+        >>> join([block, block]).lengths
+        array([3, 3])
+    """
+    if len(blocks) == 1:
+        return blocks[0]
+    episodes, from_reset = [], []
+    lengths: list[int] = []
+    final_recorded: list[bool] = []
+    cut: list[bool] = []
+    is_open = False
+    for block in blocks:
+        skip = int(is_open and len(block.lengths) > 0)
+        if skip:
+            lengths[-1] += int(block.lengths[0])
+            final_recorded[-1] = bool(block.final_recorded[0])
+            cut[-1] = bool(block.cut[0])
+        lengths += block.lengths[skip:].tolist()
+        final_recorded += block.final_recorded[skip:].tolist()
+        cut += block.cut[skip:].tolist()
+        episodes.append(block.episodes[skip:])
+        from_reset.append(block.from_reset[skip:])
+        is_open = block.is_open if len(block.lengths) else is_open
+    data = {name: np.concatenate([block.data[name] for block in blocks]) for name in blocks[0].data}
+    return Block(
+        data,
+        np.array(lengths, np.int64),
+        np.concatenate(episodes),
+        np.concatenate(from_reset),
+        np.array(final_recorded, bool),
+        is_open,
+        np.array(cut, bool),
     )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.block import Block
+from rlx.block import Block, join
 from rlx.errors import CorruptDatasetError, SchemaMismatchError
 from rlx.files.atomic import sync_tree
 from rlx.files.disk import disk_errors
@@ -29,6 +29,7 @@ from rlx.store.text import array_names
 from rlx.store.trajectories import Trajectories
 
 _PIECE_ROWS = 8192
+_NO_SEGMENTS = Block({}, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, bool), np.empty(0, bool))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +96,29 @@ class ShardWriter:
             if row.role == Role.OBSERVATION and _is_coded(row):
                 self._sampled[name] = RowMoments(SAMPLED_EVERY)
         self._steps = 0
-        self._segments = _Segments()
+        self._segments = [_NO_SEGMENTS]  # of all blocks, without their steps
 
     def append(self, block: Block) -> None:
         """Add the steps of a block, which continues the last one."""
         block.check(self._schema)
-        self._segments.append(block)
+        if len(block.lengths):
+            self._check_continues(block)
+            self._segments.append(replace(block, data={}))
         self._steps += block.steps
         for name, array in self._arrays.items():
             array.append(block.data[name])
         for name, moments in self._sampled.items():
             moments.add(block.data[name])
+
+    def _check_continues(self, block: Block) -> None:
+        before = self._segments[-1]
+        if before.is_open:
+            if block.episodes[0] != before.episodes[-1]:
+                raise SchemaMismatchError(
+                    f"block: continues episode {block.episodes[0]}, expected the open episode {before.episodes[-1]}"
+                )
+        elif block.lengths[0] < 1 and not (block.is_open and len(block.lengths) == 1):
+            raise SchemaMismatchError("block: its first trajectory has no step")
 
     def finish(self, name: str) -> ShardRecord:
         """Make the shard durable and return its record."""
@@ -148,10 +161,12 @@ class ShardWriter:
             yield reader.read_range(start, min(start + _PIECE_ROWS, rows))
 
     def _table(self) -> Trajectories:
-        segments = self._segments
-        if segments.is_open:
+        joined = join(self._segments)
+        if joined.is_open:
             raise SchemaMismatchError("a shard ends in an open trajectory: expected complete trajectories")
-        length = np.array(segments.lengths, np.int64)
+        length = joined.lengths
+        if (length < 1).any():
+            raise SchemaMismatchError("a trajectory ends without a step")
         last = np.cumsum(length) - 1
         self._check_flags(last)
         terminated = self._stored("terminated")[last].astype(bool)
@@ -159,13 +174,13 @@ class ShardWriter:
         return Trajectories(
             length,
             sum_rewards(self._stored("reward"), length),
-            np.array(segments.episodes, np.int64),
+            joined.episodes,
             terminated,
             truncated,
-            np.array(segments.from_reset, bool),
-            np.array(segments.final_recorded, bool),
+            joined.from_reset,
+            joined.final_recorded,
             # A trajectory that ends without a flag was cut.
-            np.array(segments.cut, bool) | ~(terminated | truncated),
+            joined.cut | ~(terminated | truncated),
         )
 
     def _check_flags(self, last: NDArray[np.int64]) -> None:
@@ -183,41 +198,6 @@ def sum_rewards(reward: NDArray[np.generic], length: NDArray[np.int64]) -> NDArr
     with np.errstate(over="ignore", invalid="ignore"):
         sums: NDArray[np.float64] = np.add.reduceat(reward.astype(np.float64), np.cumsum(length) - length)
     return sums
-
-
-class _Segments:
-    """Trajectories joined from the segments of successive blocks."""
-
-    def __init__(self) -> None:
-        self.lengths: list[int] = []
-        self.episodes: list[int] = []
-        self.from_reset: list[bool] = []
-        self.final_recorded: list[bool] = []
-        self.cut: list[bool] = []
-        self.is_open = False
-
-    def append(self, block: Block) -> None:
-        lengths, skip = block.lengths.tolist(), 0
-        if self.is_open and lengths:
-            if block.episodes[0] != self.episodes[-1]:
-                raise SchemaMismatchError(
-                    f"block: continues episode {block.episodes[0]}, expected the open episode {self.episodes[-1]}"
-                )
-            self.lengths[-1] += lengths[0]
-            self.final_recorded[-1] = bool(block.final_recorded[0])
-            self.cut[-1] = bool(block.cut[0])
-            skip = 1
-        elif lengths and lengths[0] < 1 and not (block.is_open and len(lengths) == 1):
-            raise SchemaMismatchError("block: its first trajectory has no step")
-        self.lengths += lengths[skip:]
-        self.episodes += block.episodes[skip:].tolist()
-        self.from_reset += block.from_reset[skip:].tolist()
-        self.final_recorded += block.final_recorded[skip:].tolist()
-        self.cut += block.cut[skip:].tolist()
-        if lengths:
-            self.is_open = block.is_open
-        if not self.is_open and self.lengths and self.lengths[-1] < 1:
-            raise SchemaMismatchError("block: a trajectory ends without a step")
 
 
 def write_shard(directory: Path, name: str, shards: ShardFormat, blocks: Iterable[Block]) -> ShardRecord:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.block import Block
+from rlx.block import Block, join
 from rlx.errors import SchemaMismatchError, TransformError
 from rlx.schema import Field, Role, Schema
 from rlx.seeding import seeded
 from rlx.transform.code import Code
 from rlx.transform.protocol import Seen, Transform
-from rlx.transform.transitions import Stitching, Transitions, join, split, transitions_of, whole
+from rlx.transform.transitions import Stitching, Transitions, split, transitions_of, whole
 
 if TYPE_CHECKING:
     from rlx.transform.ted import FunctionResult

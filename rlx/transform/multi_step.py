@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.block import Block
+from rlx.block import Block, join
 from rlx.errors import TransformError
 from rlx.returns import discount, discounted_sum, returns_to_go
 from rlx.schema import Field, Role, Schema, name_of
 from rlx.transform.keys import valid
 from rlx.transform.protocol import Key, PerBlock, Reader, Rows, wanted
-from rlx.transform.transitions import held_back, join, split, whole
+from rlx.transform.transitions import held_back, split, whole
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase

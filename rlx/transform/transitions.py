@@ -1,60 +1,20 @@
-"""Joining and splitting of blocks, and conversion between blocks and transitions."""
+"""Splitting of blocks, and conversion between blocks and transitions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.block import Block
+from rlx.block import Block, join
 from rlx.errors import TransformError
 from rlx.schema import Role, Schema
 from rlx.store.array import Rows
 
 # Limit for a trajectory that must be in memory as a whole.
 MAX_BYTES = 256 * 2**20
-
-
-def join(blocks: Sequence[Block]) -> Block:
-    """Return consecutive blocks as one block.
-
-    Example:
-        >>> from rlx.block import single
-        >>> block = single({"reward": np.ones(3)}, episode=0)
-        >>> join([block, block]).lengths
-        array([3, 3])
-    """
-    if len(blocks) == 1:
-        return blocks[0]
-    episodes, from_reset = [], []
-    lengths: list[int] = []
-    final_recorded: list[bool] = []
-    cut: list[bool] = []
-    is_open = False
-    for block in blocks:
-        skip = int(is_open and len(block.lengths) > 0)
-        if skip:
-            lengths[-1] += int(block.lengths[0])
-            final_recorded[-1] = bool(block.final_recorded[0])
-            cut[-1] = bool(block.cut[0])
-        lengths += block.lengths[skip:].tolist()
-        final_recorded += block.final_recorded[skip:].tolist()
-        cut += block.cut[skip:].tolist()
-        episodes.append(block.episodes[skip:])
-        from_reset.append(block.from_reset[skip:])
-        is_open = block.is_open if len(block.lengths) else is_open
-    data = {name: np.concatenate([block.data[name] for block in blocks]) for name in blocks[0].data}
-    return Block(
-        data,
-        np.array(lengths, np.int64),
-        np.concatenate(episodes),
-        np.concatenate(from_reset),
-        np.array(final_recorded, bool),
-        is_open,
-        np.array(cut, bool),
-    )
 
 
 def split(block: Block, schema: Schema, steps: int) -> tuple[Block, Block]:

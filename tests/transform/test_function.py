@@ -12,14 +12,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tensordict import NonTensorData, TensorDict
 
-from rlx.block import Block
+from rlx.block import Block, join
 from rlx.errors import TransformError
 from rlx.schema import Field, Role, Schema
 from rlx.transform.code import Code
 from rlx.transform.functions import Function, Per
 from rlx.transform.protocol import Chain, fitted
 from rlx.transform.registry import described
-from rlx.transform.transitions import join
 from tests.factories import SMALL, cut, make_block
 from tests.transform import functions
 

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlx.block import Block
+from rlx.block import Block, join
 from rlx.errors import TransformError
 from rlx.schema import Field, Role, Schema
 from rlx.transform.multi_step import FrameSkip, NStep
-from rlx.transform.transitions import join
 from tests.factories import SMALL, cut, make_block
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=5)

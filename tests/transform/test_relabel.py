@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx.block import Block
+from rlx.block import Block, join
 from rlx.errors import TransformError
 from rlx.schema import Schema
 from rlx.transform.protocol import fitted
 from rlx.transform.registry import described, parse
-from rlx.transform.transitions import join
 from tests.factories import SMALL, cut, make_block
 
 LENGTHS = (3, 5, 1, 4)

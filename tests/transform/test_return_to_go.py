@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlx.block import Block
+from rlx.block import Block, join
 from rlx.errors import TransformError
 from rlx.transform import transitions
 from rlx.transform.multi_step import ReturnToGo
-from rlx.transform.transitions import join
 from tests.factories import SMALL, cut, make_block
 
 

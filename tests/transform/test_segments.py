@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlx.block import Block
-from rlx.transform.transitions import held_back, join, split, whole
+from rlx.block import Block, join
+from rlx.transform.transitions import held_back, split, whole
 from tests.factories import SMALL, cut, make_block
 
 LENGTHS = st.lists(st.integers(1, 6), min_size=1, max_size=5)

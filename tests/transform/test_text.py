@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import NonTensorData, NonTensorStack
 
-from rlx.block import Block
+from rlx.block import Block, join
 from rlx.errors import TransformError
 from rlx.schema import Field, Role, Schema
 from rlx.store.ted import to_leaf
@@ -17,7 +17,6 @@ from rlx.transform.code import Code
 from rlx.transform.functions import Function, Per, relabelled
 from rlx.transform.protocol import fitted
 from rlx.transform.registry import parse
-from rlx.transform.transitions import join
 from tests.factories import TEXT, cut, make_block
 
 BLOCK = make_block((3, 5, 2), schema=TEXT)
