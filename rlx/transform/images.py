@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import TransformError, imported
 from rlx.schema import Field, Role, Schema
-from rlx.transform.keys import refuse_text
+from rlx.transform.keys import numeric_fields
 from rlx.transform.protocol import PerBlock
 
 Pictures = NDArray[np.generic]
@@ -95,11 +95,7 @@ class _OfPictures(PerBlock):
 
 def picture_keys(schema: Schema, keys: tuple[str, ...]) -> list[str]:
     """Return the fields to transform; by default all observations of two or three dimensions."""
-    if missing := [key for key in keys if key not in schema.fields]:
-        raise TransformError(f"unknown field {missing[0]!r}: expected one of {', '.join(schema)}")
-    refuse_text(schema, keys)
-    numeric = [name for name in schema.names(Role.OBSERVATION) if not schema[name].is_text]
-    found = list(keys) or [name for name in numeric if len(schema[name].shape) in (2, 3)]
+    found = [name for name in numeric_fields(schema, keys) if keys or len(schema[name].shape) in (2, 3)]
     if not found:
         raise TransformError(
             f"expected an observation that is an image, found {', '.join(schema.names(Role.OBSERVATION))}"

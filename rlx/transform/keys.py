@@ -7,7 +7,7 @@ import numpy as np
 
 from rlx.block import Block
 from rlx.errors import SchemaMismatchError, TransformError
-from rlx.schema import REQUIRED, Field, Schema
+from rlx.schema import REQUIRED, Field, Role, Schema
 from rlx.transform.protocol import PerBlock
 
 
@@ -108,9 +108,8 @@ class CatTensors(PerBlock):
         Raises:
             TransformError: a field does not exist or is text, roles or shapes differ, or out_key is taken.
         """
-        _matching(schema, self.in_keys, groups=False)
+        numeric_fields(schema, self.in_keys)  # raises for any other
         fields = [schema[key] for key in self.in_keys]
-        refuse_text(schema, self.in_keys)
         shapes = [field.shape or (1,) for field in fields]
         if len({field.role for field in fields}) > 1 or len({shape[:-1] for shape in shapes}) > 1:
             described = [f"{key} {schema[key].role}{list(schema[key].shape)}" for key in self.in_keys]
@@ -130,10 +129,16 @@ class CatTensors(PerBlock):
         return replace(block, data={name: joined if name == self.out_key else block.data[name] for name in after})
 
 
-def refuse_text(schema: Schema, keys: Sequence[str]) -> None:
-    """Raise TransformError if a field of these names is text."""
-    if texts := [key for key in keys if key in schema.fields and schema[key].is_text]:
+def numeric_fields(schema: Schema, keys: Sequence[str]) -> list[str]:
+    """Return the given names of numeric fields; by default those of all numeric observations.
+
+    Raises:
+        TransformError: a field does not exist, or is text.
+    """
+    _matching(schema, keys, groups=False)
+    if texts := [key for key in keys if schema[key].is_text]:
         raise TransformError(f"{texts[0]} is text: expected a numeric field")
+    return list(keys) or [name for name in schema.names(Role.OBSERVATION) if not schema[name].is_text]
 
 
 def valid(fields: Mapping[str, Field]) -> Schema:

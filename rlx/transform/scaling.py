@@ -12,8 +12,8 @@ import numpy as np
 
 from rlx.block import Block
 from rlx.errors import TransformError
-from rlx.schema import Field, Role, Schema, is_observation, name_of
-from rlx.transform.keys import refuse_text
+from rlx.schema import Field, Schema, is_observation, name_of
+from rlx.transform.keys import numeric_fields
 from rlx.transform.protocol import Key, PerBlock, Pointwise, Seen, Transform
 
 if TYPE_CHECKING:
@@ -69,13 +69,8 @@ class ToFloat(PerBlock, Pointwise):
         return batch
 
     def _names(self, schema: Schema) -> Sequence[str]:
-        names = [name_of(key) for key in self.keys]
-        if missing := [name for name in names if name not in schema.fields]:
-            raise TransformError(f"unknown field {missing[0]!r}: expected one of {', '.join(schema)}")
-        refuse_text(schema, names)
-        found = names or [
-            name for name in schema.names(Role.OBSERVATION) if schema[name].dtype.startswith(("int", "uint"))
-        ]
+        names = numeric_fields(schema, [name_of(key) for key in self.keys])
+        found = [name for name in names if self.keys or schema[name].dtype.startswith(("int", "uint"))]
         if not found:
             raise TransformError("no observation has an integer dtype")
         return found
@@ -116,9 +111,7 @@ class Normalize:
             TransformError: a field is text, or the manifest has no mean of it.
         """
         moments: dict[str, tuple[float, float]] = {}
-        refuse_text(seen.schema, self.keys)
-        numeric = [name for name in seen.schema.names(Role.OBSERVATION) if not seen.schema[name].is_text]
-        for key in self.keys or numeric:
+        for key in numeric_fields(seen.schema, self.keys):
             found = seen.statistics.get(key, {})
             if found.get("mean") is None or found.get("std") is None:
                 raise TransformError(

@@ -42,7 +42,7 @@ def test_after_renaming_and_a_filter(dataset: Dataset) -> None:
             "the manifest has no mean of observation: expected an observation that no earlier transform",
         ),
         ("sign_reward", "normalize:keys=action", "the manifest has no mean of action"),
-        ("sign_reward", "normalize:keys=nothing", "the manifest has no mean of nothing"),
+        ("sign_reward", "normalize:keys=nothing", "unknown field 'nothing': expected one of observation"),
         ("frame_skip:k=2", "normalize", "the manifest has no mean of observation"),
     ],
 )
