@@ -23,7 +23,7 @@ from rlx.pipeline.report import Report, check_apart
 from rlx.progress import Progress
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
-from rlx.store.layout import SHARDS, shard_name
+from rlx.store.layout import SHARDS, shard_files, shard_name
 from rlx.store.trajectories import Trajectories
 from rlx.wording import plural
 
@@ -137,8 +137,7 @@ class StoredDataset:
 
     def records(self, shard: int) -> Mapping[str, FileRecord]:
         """Return length and checksum of a shard's files from the manifest."""
-        record = self.dataset.shard_records[self._places[shard]]
-        return {f"{SHARDS}/{record.name}/{name}": file for name, file in record.files.items()}
+        return shard_files(self.dataset.shard_records[self._places[shard]])
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:  # noqa: ARG002  (nothing is)
         """Verify a shard and yield its steps."""

@@ -17,13 +17,13 @@ from rlx.files.opening import open_location
 from rlx.files.retry import Cancel
 from rlx.files.urls import is_url
 from rlx.home import below_home, locate
-from rlx.manifest import FileRecord, Manifest, ShardRecord
+from rlx.manifest import Manifest, ShardRecord
 from rlx.pipeline.citation import given_citations, write_citations
 from rlx.pipeline.report import Report, bytes_at, check_apart, manifest_at
 from rlx.pipeline.transfers import JOBS, PlannedTransfer, TransferPlan, TransferReport, transfer
 from rlx.progress import Progress
 from rlx.store.dataset_writer import SOURCE_FILES, DatasetWriter, claimed, open_writer
-from rlx.store.layout import CITATION, SHARDS, listed_files, read_manifest
+from rlx.store.layout import CITATION, SHARDS, listed_files, read_manifest, shard_files
 
 logger = logging.getLogger(__name__)
 _ELSEWHERE = "`overwrite` starts afresh; `output` chooses another directory"
@@ -151,7 +151,7 @@ class _Pulling:
         self._location = location
         self._writer = writer
         self._shards = {shard.name: shard for shard in shards}
-        self._files = {name: record for shard in shards for name, record in _files(shard).items()}
+        self._files = {name: record for shard in shards for name, record in shard_files(shard).items()}
         self._progress = progress
         self._arriving = arriving
         self._arrived: list[ShardRecord] = []  # complete, and not listed yet
@@ -177,7 +177,7 @@ class _Pulling:
                 self._arriving.parent.rmdir()  # unless it holds raw files of a download
 
     def _receive(self, jobs: int) -> None:
-        left = {shard.name: set(_files(shard)) for shard in self._shards.values()}
+        left = {shard.name: set(shard_files(shard)) for shard in self._shards.values()}
         with closing(transfer(list(self._files), self._fetch, jobs=jobs, spared=_SPARED)) as transfers:
             for name, fetched in transfers:
                 shard = name.split("/")[1]
@@ -212,10 +212,6 @@ class _Pulling:
         self._writer.flush()
         self.steps += sum(shard.steps for shard in shards)
         self._progress.advance("shards", len(shards))
-
-
-def _files(shard: ShardRecord) -> dict[str, FileRecord]:
-    return {f"{SHARDS}/{shard.name}/{name}": record for name, record in shard.files.items()}
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from rlx.files.opening import open_location
 from rlx.files.remote_files import DEFAULT_CACHE_BYTES, AnyPath, OnePath, RemoteFiles, RemotePath, small_files
 from rlx.files.urls import is_url, local_path
 from rlx.home import locate
-from rlx.manifest import FILE_NAME, MAX_BYTES, FileRecord, Manifest
+from rlx.manifest import FILE_NAME, MAX_BYTES, FileRecord, Manifest, ShardRecord
 
 logger = logging.getLogger(__name__)
 CITATION = "CITATION.bib"  # beside the manifest: what somebody gave with the data
@@ -119,7 +119,12 @@ def differing(there: Manifest, here: Manifest) -> str | None:
 
 def listed_files(manifest: Manifest) -> dict[str, FileRecord]:
     """Return every file of the shards, by its name below the dataset."""
-    return {f"shards/{shard.name}/{name}": file for shard in manifest.shards for name, file in shard.files.items()}
+    return shard_files(*manifest.shards)
+
+
+def shard_files(*shards: ShardRecord) -> dict[str, FileRecord]:
+    """Return the files of shards, by their names below the dataset."""
+    return {f"{SHARDS}/{shard.name}/{name}": file for shard in shards for name, file in shard.files.items()}
 
 
 def small_copies(manifest: Manifest) -> tuple[str, Sequence[str]]:
