@@ -58,10 +58,6 @@ class Dataset(stored.Dataset):
         """The directory of the files; of a filtered dataset, the whole dataset's."""
         return self.path
 
-    def __reduce__(self) -> tuple[object, ...]:
-        _, arguments, *_ = super().__reduce__()
-        return _reopen, arguments
-
     def filter(self, expression: str) -> "FilteredDataset":
         """Return the dataset restricted to the trajectories for which a condition holds; nothing is copied.
 
@@ -339,8 +335,3 @@ def open(
     if disk_cache_bytes and is_url(path):
         disk = DiskCache(cache_home() if disk_cache is None else Path(disk_cache).expanduser(), disk_cache_bytes)
     return Dataset(path, verify=verify, partial=partial, cache_bytes=cache_bytes, disk_cache=disk)
-
-
-def _reopen(path: StrPath, cache_bytes: int = DEFAULT_CACHE_BYTES, disk: DiskCache | None = None) -> Dataset:
-    """Return a dataset in another process, as ``rlx.store.dataset`` reopens it there."""
-    return Dataset(path, partial=True, cache_bytes=cache_bytes, disk_cache=disk)

@@ -1,5 +1,6 @@
 """A dataset on disk or at a URL: its manifest, its trajectories, and its steps at any index."""
 
+import functools
 import operator
 import os
 from collections.abc import Iterator
@@ -84,9 +85,12 @@ class Dataset:
             self._check()
 
     def __reduce__(self) -> tuple[object, ...]:
+        # In another process, too: the sender chose to read it, complete or not.
+        options: dict[str, Any] = {"partial": True}
         if (far := remote(self._root)) is None:
-            return _reopen, (self.path.absolute(),)
-        return _reopen, (str(far), far.files.cache_bytes, far.files.disk)
+            return functools.partial(type(self), **options), (self.path.absolute(),)
+        options |= {"cache_bytes": far.files.cache_bytes, "disk_cache": far.files.disk}
+        return functools.partial(type(self), **options), (str(far),)
 
     def __len__(self) -> int:
         return int(self._shards.first_step[-1])
@@ -347,11 +351,6 @@ class Dataset:
         """
         self._shards.verify(number)
         yield from shard_blocks(self._shards, number, max_steps, trajectories=trajectories, steps=steps)
-
-
-def _reopen(path: Path | str, cache_bytes: int = DEFAULT_CACHE_BYTES, disk: DiskCache | None = None) -> Dataset:
-    """Return a dataset in another process, complete or not, as the sender opened it."""
-    return Dataset(path, partial=True, cache_bytes=cache_bytes, disk_cache=disk)
 
 
 def _being_written(path: Path, manifest: Manifest, writer: str) -> IncompleteDatasetError:
