@@ -42,21 +42,39 @@ class Window:
             return self.row_trajectory[rows], self.row_position[rows]
         return self.trajectory[rows], self.position[rows]
 
-    @cached_property
-    def _segment(self) -> Indices:
-        return np.repeat(np.arange(len(self.block.lengths)), self.block.lengths)
-
-    @cached_property
+    @property
     def trajectory(self) -> Indices:
         """[S] number of the trajectory of each step."""
-        return self._segment + self.first
+        return self._steps[0]
 
-    @cached_property
+    @property
     def position(self) -> Indices:
         """[S] number of each step in its trajectory."""
-        begins = np.cumsum(self.block.lengths) - self.block.lengths
-        position: Indices = np.arange(self.block.steps) - begins[self._segment] + self.offset * (self._segment == 0)
-        return position
+        return self._steps[1]
+
+    @property
+    def row_trajectory(self) -> Indices:
+        """[S + closed] number of the trajectory of each observation."""
+        return self._rows[0]
+
+    @property
+    def row_position(self) -> Indices:
+        """[S + closed] number of each observation in its trajectory: that of the step that it precedes."""
+        return self._rows[1]
+
+    @cached_property
+    def _steps(self) -> tuple[Indices, Indices]:
+        return self._numbered(self.block.lengths)
+
+    @cached_property
+    def _rows(self) -> tuple[Indices, Indices]:
+        return self._numbered(self.block.lengths + self.closed)
+
+    def _numbered(self, lengths: Indices) -> tuple[Indices, Indices]:
+        """Return trajectory and position of each row of segments of these lengths [n]."""
+        segment = np.repeat(np.arange(len(lengths)), lengths)
+        begins = np.cumsum(lengths) - lengths
+        return segment + self.first, np.arange(len(segment)) - begins[segment] + self.offset * (segment == 0)
 
     @cached_property
     def closed(self) -> NDArray[np.bool_]:
@@ -64,27 +82,9 @@ class Window:
         return np.arange(len(self.block.lengths)) < self.block.closed
 
     @cached_property
-    def _row_segment(self) -> Indices:
-        return np.repeat(np.arange(len(self.block.lengths)), self.block.lengths + self.closed)
-
-    @cached_property
-    def row_trajectory(self) -> Indices:
-        """[S + closed] number of the trajectory of each observation."""
-        return self._row_segment + self.first
-
-    @cached_property
-    def row_position(self) -> Indices:
-        """[S + closed] number of each observation in its trajectory: that of the step that it precedes."""
-        rows = self.block.lengths + self.closed
-        begins = np.cumsum(rows) - rows
-        segment = self._row_segment
-        position: Indices = np.arange(int(rows.sum())) - begins[segment] + self.offset * (segment == 0)
-        return position
-
-    @cached_property
     def recorded(self) -> NDArray[np.bool_]:
         """[S + closed] whether the source recorded each observation."""
-        known = np.ones(len(self._row_segment), bool)
+        known = np.ones(len(self.row_trajectory), bool)
         finals = np.cumsum(self.block.lengths + self.closed) - 1
         known[finals[self.closed]] = self.block.final_recorded[self.closed]
         return known
