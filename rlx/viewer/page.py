@@ -23,7 +23,7 @@ from rlx.store.dataset import Dataset
 from rlx.store.foreign_types import in_words
 from rlx.store.statistics import Moments
 from rlx.transform.selections import columns, shards
-from rlx.viewer.drawing import SERIES, Drawing, svg
+from rlx.viewer.drawing import DARK, LIGHT, SERIES, Drawing, svg
 from rlx.viewer.episode import Episode, embedded, notable, shortened
 from rlx.viewer.overview import Overview
 from rlx.viewer.pictures import picture_fields
@@ -290,8 +290,10 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _style() -> str:
+    light, dark = ("".join(f"--{tone}: {colour};" for tone, colour in theme.items()) for theme in (LIGHT, DARK))
+    tones = f":root{{{light}}}@media (prefers-color-scheme: dark){{:root{{{dark}}}}}"
     patches = "".join(f".tone-{tone}{{background:var(--{tone})}}" for tone in SERIES)
-    return _part("page.css") + patches
+    return tones + _part("page.css") + patches
 
 
 @cache

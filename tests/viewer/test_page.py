@@ -200,7 +200,6 @@ def test_another_sort_of_dataset(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
 def test_the_page_and_the_pictures_have_the_same_colours(theme: Theme) -> None:
-    style = Path(page_module.__file__).with_name("page.css").read_text()
-    light, _, dark = style.partition("@media (prefers-color-scheme: dark)")
-    said = dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", light if theme is LIGHT else dark.partition("\n}")[0]))
+    light, _, dark = page_module._style().partition("@media (prefers-color-scheme: dark)")
+    said = dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", light if theme is LIGHT else dark.partition("}}")[0]))
     assert said == dict(theme)
