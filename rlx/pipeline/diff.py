@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -166,9 +166,7 @@ def _differ(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
 def _added(before: Difference | None, more: Difference) -> Difference:
     if before is None:
         return more
-    return Difference(
-        before.part, before.name, before.a, before.b, (before.count or 0) + (more.count or 0), before.first
-    )
+    return replace(before, count=(before.count or 0) + (more.count or 0))
 
 
 def _same_files(a: Dataset, b: Dataset) -> bool:

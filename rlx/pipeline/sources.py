@@ -12,7 +12,7 @@ import time
 import tomllib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rlx.errors import FileAccessError, ForbiddenError, OptionError, RlxError, SourceNotFoundError
@@ -90,7 +90,7 @@ class SourceStatus:
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys that scripts rely on."""
-        return {key: getattr(self, key) for key in ("source", "configured", "layout", "state", "seconds", "message")}
+        return asdict(self)
 
 
 def configured_bases() -> list[Base]:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +40,12 @@ class Repair:
     lost_steps: int | None
     hint: str | None
     aside: Path | None = None
-    unreadable: Sequence[Problem] = ()
+    unreadable: Sequence[Problem] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys that scripts rely on."""
-        return {
-            "dataset": str(self.dataset),
-            "kept": list(self.kept),
-            "dropped": list(self.dropped),
-            "removed": list(self.removed),
-            "lost_steps": self.lost_steps,
-            "hint": self.hint,
-            "aside": None if self.aside is None else str(self.aside),
-            "unreadable": [asdict(problem) for problem in self.unreadable],
-        }
+        aside = None if self.aside is None else str(self.aside)
+        return {**asdict(self), "dataset": str(self.dataset), "aside": aside}
 
 
 def repair(path: str | Path, *, delete: bool = False, progress: Progress | None = None) -> Repair:

@@ -71,7 +71,7 @@ class Verification:
     bytes: int
     problems: Sequence[Problem]
     missing_shards: Sequence[str]
-    leftovers: Sequence[str] = ()
+    leftovers: Sequence[str]
 
     @property
     def ok(self) -> bool:
@@ -79,21 +79,13 @@ class Verification:
         return not self.problems
 
     @property
-    def unreadable(self) -> Sequence[Problem]:
+    def unreadable(self) -> list[Problem]:
         """The problems of files that cannot be read, and so may or may not be damaged."""
-        return tuple(problem for problem in self.problems if problem.kind is Kind.UNREADABLE)
+        return [problem for problem in self.problems if problem.kind is Kind.UNREADABLE]
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys that scripts rely on."""
-        return {
-            "ok": self.ok,
-            "shards": self.shards,
-            "files": self.files,
-            "bytes": self.bytes,
-            "problems": [asdict(problem) for problem in self.problems],
-            "missing_shards": list(self.missing_shards),
-            "leftovers": list(self.leftovers),
-        }
+        return {"ok": self.ok, **asdict(self)}
 
 
 def verify(path: str | Path, *, progress: Progress | None = None) -> Verification:
@@ -109,7 +101,7 @@ def verify(path: str | Path, *, progress: Progress | None = None) -> Verificatio
         dataset, listed = find_dataset(path)
         store = store_named(listed.store)
     except CorruptDatasetError as exc:
-        return Verification(0, 0, 0, [Problem(None, manifest.FILE_NAME, str(exc))], [])
+        return Verification(0, 0, 0, [Problem(None, manifest.FILE_NAME, str(exc))], [], [])
     progress.expect("bytes", listed.bytes)
     problems, leftovers = ([], []) if (here := local(dataset)) is None else unlisted_files(here, listed)
     for record in listed.shards:
