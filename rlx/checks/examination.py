@@ -16,37 +16,16 @@ _ORDER = {severity: number for number, severity in enumerate(Severity)}
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """The metadata of a dataset that checks use."""
-
-    name: str
-    schema: Schema
-    notes: Mapping[str, Any]
-
-    @property
-    def max_episode_steps(self) -> int | None:
-        """The environment's time limit, if it is noted."""
-        spec = self.notes.get("environment_spec")
-        limit = spec.get("max_episode_steps") if isinstance(spec, Mapping) else None
-        return limit if isinstance(limit, int) and limit > 0 else None
-
-
-@dataclass(frozen=True, slots=True)
 class Examination:
-    """The result of an examination.
-
-    Args:
-        digests: digest of each distinct trajectory, to compare other datasets with.
-    """
+    """The result of an examination."""
 
     steps: int
     trajectories: int
     findings: Sequence[Finding]
-    digests: Mapping[bytes, int]
 
 
 def digests(blocks: Iterable[Block], schema: Schema) -> Mapping[bytes, int]:
-    """Return the digest of each distinct trajectory and its number, as ``examine`` does, without other checks."""
+    """Return the digest and the number of each distinct trajectory, to compare other datasets with."""
     duplicates = Duplicates(schema)
     for window in windows(blocks, schema):
         duplicates.see(window)
@@ -55,14 +34,18 @@ def digests(blocks: Iterable[Block], schema: Schema) -> Mapping[bytes, int]:
 
 def examine(
     blocks: Iterable[Block],
-    subject: Subject,
+    schema: Schema,
     *,
+    name: str,
+    notes: Mapping[str, Any],
     others: Mapping[bytes, str] | None = None,
     progress: Progress | None = None,
 ) -> Examination:
     """Run all checks over the steps of a dataset.
 
     Args:
+        name: id of the dataset.
+        notes: notes of the dataset, for the environment's limit of steps and for clipped rewards.
         others: digests of other datasets' trajectories, and what to call each dataset.
 
     Example:
@@ -72,22 +55,20 @@ def examine(
         >>> flags = np.array([False, True])
         >>> data = {"observation": np.array([[0, 1], [2, 3], [4, np.nan]], "f4"), "action": np.arange(2),
         ...         "reward": np.ones(2, "f4"), "terminated": flags, "truncated": ~flags & flags}
-        >>> found = examine([single(data, episode=0)], Subject("Toy", schema, {}))
+        >>> found = examine([single(data, episode=0)], schema, name="Toy", notes={})
         >>> found.findings[0].what, str(found.findings[0].places[0])
         ('observation is NaN or infinite', 'trajectory 0 step 2')
     """
     progress = progress or Silent()
-    schema = subject.schema
-    duplicates = Duplicates(schema, others)
     checks: list[Check] = [
         Flags(),
         Clocks(schema),
-        duplicates,
-        Lengths(subject.max_episode_steps),
+        Duplicates(schema, others),
+        Lengths(_max_episode_steps(notes)),
         Joins(schema),
         FirstRewards(),
         RewardLag(schema),
-        ClippedRewards(schema, subject.notes, subject.name),
+        ClippedRewards(schema, notes, name),
         NotFinite(schema),
         OutsideSpace(schema),
         Constant(schema),
@@ -100,4 +81,11 @@ def examine(
         steps, trajectories = steps + window.block.steps, trajectories + window.block.closed
         progress.advance("steps", window.block.steps)
     found = [finding for check in checks for finding in check.findings()]
-    return Examination(steps, trajectories, sorted(found, key=lambda one: _ORDER[one.severity]), duplicates.digests)
+    return Examination(steps, trajectories, sorted(found, key=lambda one: _ORDER[one.severity]))
+
+
+def _max_episode_steps(notes: Mapping[str, Any]) -> int | None:
+    """Return the environment's time limit, if it is noted."""
+    spec = notes.get("environment_spec")
+    limit = spec.get("max_episode_steps") if isinstance(spec, Mapping) else None
+    return limit if isinstance(limit, int) and limit > 0 else None

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from rlx import manifest
 from rlx.block import Block
 from rlx.checks.check import Finding, Severity
-from rlx.checks.examination import Subject, digests, examine
+from rlx.checks.examination import digests, examine
 from rlx.errors import CorruptDatasetError, CorruptShardError, DatasetError
 from rlx.files.urls import is_url
 from rlx.formats.common.source import Source
-from rlx.pipeline.convert import open_source
+from rlx.pipeline.convert import StoredDataset, open_source
 from rlx.pipeline.merge import Assembly, assemble, kept_parts
 from rlx.pipeline.options import Options
 from rlx.progress import Progress, Silent
@@ -129,16 +129,18 @@ def doctor(
         digest: without_secrets(other) for other in against for digest in _digests(other, source_format, problems)
     }
     dropped: Counter[str] = Counter()
-    opened = _opened(path, source_format, sample, dropped)
-    if opened.steps is not None:
-        progress.expect("steps", opened.steps)
-    found = examine(_until_damage(opened.blocks, problems), opened.subject, others=others, progress=progress)
+    source = _opened(path, source_format)
+    dataset = source.dataset if isinstance(source, StoredDataset) else None
+    if dataset is not None:
+        progress.expect("steps", len(dataset))
+    blocks = _until_damage(_blocks(source, sample, dropped), problems)
+    found = examine(blocks, source.schema, name=source.id, notes=source.notes, others=others, progress=progress)
     return Checkup(
-        opened.subject.name,
-        opened.where,
+        source.id,
+        path if dataset is None else dataset.where,
         found.steps,
         found.trajectories,
-        found.trajectories if opened.total is None else opened.total,
+        found.trajectories if dataset is None else len(dataset.trajectories),
         [*problems, *found.findings],
         dropped,
     )
@@ -167,55 +169,34 @@ def fix(path: str, checkup: Checkup, destination: Path, options: Options, progre
     return Fixed(destination, report.trajectories, left_out=int((~keeps).sum()))
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """A dataset or files of another project, ready to be examined."""
-
-    subject: Subject
-    where: str
-    blocks: Iterator[Block]
-    steps: int | None = None
-    total: int | None = None
-
-
-def _opened(path: str, source_format: str | None, sample: int | None, dropped: Counter[str]) -> _Opened:
-    dataset = _dataset_at(path, source_format)
-    if dataset is not None:
-        subject = Subject(dataset.manifest.id, dataset.schema, dataset.manifest.notes)
-        blocks = _dataset_blocks(dataset, sample)
-        return _Opened(subject, dataset.where, blocks, len(dataset), len(dataset.trajectories))
-    source, _ = open_source(Path(path), source_format)
-    return _Opened(Subject(source.id, source.schema, source.notes), path, _source_blocks(source, dropped, sample))
+def _opened(path: str, source_format: str | None) -> Source:
+    """Return the dataset at a path, below ``$RLX_HOME`` or at a URL, or the files of another project."""
+    if source_format in (None, "rlx") and (
+        is_url(path) or (Path(path) / manifest.FILE_NAME).exists() or not Path(path).exists()
+    ):
+        return StoredDataset(Dataset(path))
+    return open_source(Path(path), source_format)[0]
 
 
 def _digests(path: str, source_format: str | None, problems: list[Finding]) -> Mapping[bytes, int]:
     """Return digests of the trajectories of another dataset; damage that ends it becomes a finding that names it."""
-    other, damage = _opened(path, source_format, None, Counter()), list[Finding]()
-    found = digests(_until_damage(other.blocks, damage), other.subject.schema)
+    other, damage = _opened(path, source_format), list[Finding]()
+    found = digests(_until_damage(_blocks(other, None, Counter()), damage), other.schema)
     why = "its trajectories after this position could not be compared"
     problems += [replace(one, what=f"{without_secrets(path)}: {one.what}", why=why) for one in damage]
     return found
 
 
-def _dataset_at(path: str, source_format: str | None) -> Dataset | None:
-    if source_format not in (None, "rlx"):
-        return None
-    if is_url(path) or (Path(path) / manifest.FILE_NAME).exists() or not Path(path).exists():
-        return Dataset(path)
-    return None
-
-
-def _dataset_blocks(dataset: Dataset, sample: int | None) -> Iterator[Block]:
-    count = len(dataset.trajectories)
-    max_steps = max(1, min(_MAX_STEPS, _MAX_BYTES // dataset.schema.row_bytes))
-    if sample is None or sample >= count:
-        yield from dataset.blocks(max_steps)
+def _blocks(source: Source, sample: int | None, dropped: Counter[str]) -> Iterator[Block]:
+    """Yield the steps, or those of a number of trajectories: of a dataset evenly spread, of other files the first."""
+    if isinstance(source, StoredDataset):
+        dataset, count = source.dataset, len(source.dataset.trajectories)
+        max_steps = max(1, min(_MAX_STEPS, _MAX_BYTES // dataset.schema.row_bytes))
+        chosen: NDArray[np.int64] | None = None
+        if sample is not None and sample < count:
+            chosen = np.arange(sample, dtype=np.int64) * count // sample
+        yield from dataset.blocks(max_steps, trajectories=chosen)
         return
-    chosen: NDArray[np.int64] = np.arange(sample, dtype=np.int64) * count // sample
-    yield from dataset.blocks(max_steps, trajectories=chosen)
-
-
-def _source_blocks(source: Source, dropped: Counter[str], sample: int | None) -> Iterator[Block]:
     seen = 0
     for shard in source.shards():
         for block in source.blocks(shard, dropped):

@@ -12,7 +12,7 @@ import pytest
 import rlx
 from rlx.block import Block
 from rlx.checks.check import Severity
-from rlx.checks.examination import Examination, Subject, examine
+from rlx.checks.examination import Examination, digests, examine
 from rlx.collector.environment.gym_env import EnvSource
 from rlx.collector.worker.shard_worker import Budget, Collection
 from rlx.pipeline.collect import collect
@@ -44,7 +44,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Dataset]:
 
 def examined(dataset: Dataset, blocks: Sequence[Block], schema: Schema | None = None) -> Examination:
     manifest = dataset.manifest
-    return examine(blocks, Subject(manifest.id, schema or manifest.schema, manifest.notes))
+    return examine(blocks, schema or manifest.schema, name=manifest.id, notes=manifest.notes)
 
 
 def severe(found: Examination) -> set[str]:
@@ -72,9 +72,9 @@ def test_findings_do_not_depend_on_blocks(good: dict[str, Dataset]) -> None:
 def test_digests_do_not_depend_on_blocks(good: dict[str, Dataset]) -> None:
     dataset = good["ALE/MsPacman-v5"]
     block = join(list(dataset.blocks()))
-    digests = [examined(dataset, _cut(block, size)).digests for size in (10_000, 50)]
-    assert digests[0] == digests[1]
-    assert len(digests[0]) == len(dataset.trajectories)
+    found = [digests(_cut(block, size), dataset.schema) for size in (10_000, 50)]
+    assert found[0] == found[1]
+    assert len(found[0]) == len(dataset.trajectories)
 
 
 def _cut(block: Block, size: int) -> list[Block]:
