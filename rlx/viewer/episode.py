@@ -124,6 +124,13 @@ class Episode:
             words = [f"{value:.2f}" for value in action[:4]]
         return ", ".join(words) + (", ..." if len(action) > 4 else "")
 
+    def caption(self, row: int) -> list[str]:
+        """Return the step, the return and the action of a row, short, and its reward; of the final one, the end."""
+        said = [f"step {row:,} of {self.length:,}", f"return {number(float(self.returns[min(row, self.length - 1)]))}"]
+        if row == self.length:
+            return [*said, self.end]
+        return [*said, f"action {self.action_text(row)}", f"reward {number(float(self.rewards[row]))}"]
+
     def _steps(self, name: str) -> NDArray[Any]:
         first = int(self.dataset.steps.start[self.number])
         return self.dataset.steps.read(name, self.dataset.steps.locate(np.arange(first, first + self.length)))

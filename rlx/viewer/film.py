@@ -15,7 +15,6 @@ from rlx.viewer import charts
 from rlx.viewer.drawing import DARK, Area, Drawing, Line, Mark, drawn, text
 from rlx.viewer.episode import Episode, observation_lines, observation_numbers, shown_rows, spread
 from rlx.viewer.pictures import Palette, image_of, picture_field, pillow
-from rlx.wording import number
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -94,16 +93,13 @@ class Screen:
     def _words(self, pen: Any, row: int) -> None:
         episode, right = self._episode, self.width - _EDGE
         upper, lower = self._top + 24, self._top + 44
-        step = min(row, episode.length - 1)
-        text(pen, (_EDGE, upper), f"step {row:,} of {episode.length:,}", 15, DARK["ink"])
-        text(pen, (right, upper), f"return {number(float(episode.returns[step]))}", 15, DARK["accent"], "end")
-        if row == episode.length:
-            text(pen, (_EDGE, lower), episode.end, 13, DARK["muted"])
-            return
-        reward = float(episode.rewards[row])
-        text(pen, (_EDGE, lower), f"action {episode.action_text(row)}", 13, DARK["muted"])
-        tone = DARK["warm"] if reward else DARK["muted"]
-        text(pen, (right, lower), f"reward {number(reward)}", 13, tone, "end")
+        step, total, action, *reward = episode.caption(row)
+        text(pen, (_EDGE, upper), step, 15, DARK["ink"])
+        text(pen, (right, upper), total, 15, DARK["accent"], "end")
+        text(pen, (_EDGE, lower), action, 13, DARK["muted"])
+        if reward:
+            tone = DARK["warm"] if episode.rewards[row] else DARK["muted"]
+            text(pen, (right, lower), reward[0], 13, tone, "end")
 
     def _empty_panel(self) -> Image.Image:
         steps = spread(self._episode.length, _PLOT_ROWS)

@@ -198,7 +198,7 @@ def terminal_frames(
         for place, row in enumerate(piece.tolist()):
             columns, lines = size()
             columns = max(columns, _FEWEST_COLUMNS)
-            below = [*_caption(episode, row), *captions[place][: max((lines - 4) // 4, 0)]]
+            below = [episode.title, "  ".join(episode.caption(row)), *captions[place][: max((lines - 4) // 4, 0)]]
             room, graphic = max(lines - 1 - len(below), 1), ""
             if fields:
                 body, graphic = _drawn(_abreast([frames[place] for frames in pictures]), columns, room, terminal)
@@ -230,14 +230,6 @@ def _captions(episode: Episode, rows: NDArray[np.int64]) -> list[list[str]]:
                     f"{name} {'-' if not is_known else f'{value:,}' if type(value) is int else number(value)}"
                 )
     return said
-
-
-def _caption(episode: Episode, row: int) -> list[str]:
-    step = min(row, episode.length - 1)
-    said = [f"step {row:,} of {episode.length:,}", f"return {number(float(episode.returns[step]))}"]
-    last = [episode.end] if row == episode.length else [f"action {episode.action_text(row)}"]
-    last += [f"reward {number(float(episode.rewards[row]))}"] if row < episode.length else []
-    return [episode.title, "  ".join([*said, *last])]
 
 
 def _curves(episode: Episode, row: int, columns: int, lines: int) -> list[str]:
