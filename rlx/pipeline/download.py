@@ -6,7 +6,7 @@ Remote files are fetched in the order of the shards, a few ahead of the conversi
 import logging
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -148,9 +148,13 @@ def _planned(
     progress: Progress,
     listed: Manifest | None,
     *,
-    names: Callable[[Ingest, Sequence[int]], Sequence[str]],
+    is_every: bool,
 ) -> _Planned:
-    """Return the run of the first bases that have any of its files, and the same run that a dataset was begun with."""
+    """Return the run of the first bases that have any of its files, and the same run that a dataset was begun with.
+
+    Args:
+        is_every: whether to plan the files of all requested shards, and not only of those that are not listed.
+    """
     errors: list[RlxError] = []
     for remote in runs:
         try:
@@ -159,7 +163,8 @@ def _planned(
             pending = ingest.pending(listed)
             if listed is not None and listed.shards and pending:
                 _check_order(listed, ingest.source, remote.base.url)
-            return _Planned(remote, index, ingest, pending, remote.stats(names(ingest, pending)))
+            wanted = _files(ingest.source, ingest.numbers() if is_every else pending)
+            return _Planned(remote, index, ingest, pending, remote.stats(wanted))
         except (SourceError, DatasetExistsError) as exc:
             errors.append(exc)
     for error in errors[1:]:
@@ -181,9 +186,7 @@ def _download(runs: Iterator[RemoteRun], claim: Claim, options: Options, progres
     destination = claim.path
     directory = destination / SOURCE_FILES
     listed = manifest_at(claim.place)
-    plan = _planned(
-        runs, directory, options, progress, listed, names=lambda ingest, pending: _files(ingest.source, pending)
-    )
+    plan = _planned(runs, directory, options, progress, listed, is_every=False)
     remote, index, ingest, pending = plan.remote, plan.index, plan.ingest, plan.pending
     warn(ingest.source)
     sizes = {name: stat.bytes or 0 for name, stat in plan.stats.items() if name not in index}
@@ -253,14 +256,8 @@ def plan_download(
             for stat in [stats.stat(name)]
         ]
     with TemporaryDirectory() as scratch:
-        plan = _planned(
-            find_remote(bases, game, number),
-            Path(scratch),
-            options,
-            Silent(),
-            listed,
-            names=lambda ingest, _: _files(ingest.source, ingest.numbers()),
-        )
+        runs = find_remote(bases, game, number)
+        plan = _planned(runs, Path(scratch), options, Silent(), listed, is_every=True)
         states = _states(plan.ingest, listed, destination / SOURCE_FILES)
     return [PlannedFile(stat.url, stat.bytes, stat.crc32c, states[name]) for name, stat in plan.stats.items()]
 
