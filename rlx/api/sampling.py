@@ -171,7 +171,7 @@ def sample(
         return replace(drawn, batches=1, steps=len(batch), columns=_described(columns_of(batch)), batch=batch)
     path = Path(output) if isinstance(output, str | os.PathLike) else None
     check_file(opened, sampling, chosen, path)
-    counted = _Counted(draw(opened, sampling))
+    counted = _CountedBatches(draw(opened, sampling))
     if isinstance(output, str | os.PathLike):
         export(counted, Path(output), formats()[chosen].batches)
     else:
@@ -195,7 +195,7 @@ def head_columns(batch: "TensorDictBase") -> dict[str, NDArray[Any]]:
     return {name: rows[:_HEAD_ROWS] for name, rows in columns_of(batch).items() if rows[:1].size <= _MAX_VALUES}
 
 
-class _Counted:
+class _CountedBatches:
     """Batches as columns; counts them as they are consumed."""
 
     def __init__(self, batches: "Iterator[TensorDictBase]") -> None:

@@ -66,7 +66,7 @@ class FirstRewards:
 
 
 @dataclass(slots=True)
-class _Changes:
+class _DisplayChanges:
     """How often each number of an observation changed at each lag from a reward, and in steps far from any.
 
     Args:
@@ -97,7 +97,7 @@ class RewardLag:
     """
 
     def __init__(self, schema: Schema) -> None:
-        self._changes = {name: _Changes() for name, field in schema.fields.items() if is_picture(field)}
+        self._changes = {name: _DisplayChanges() for name, field in schema.fields.items() if is_picture(field)}
 
     def see(self, window: Window) -> None:
         """Process the next steps."""

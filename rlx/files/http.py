@@ -184,7 +184,7 @@ class HttpFiles(Location):
         return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
 
 
-class _Adapter(requests.adapters.HTTPAdapter):
+class _ClosingAdapter(requests.adapters.HTTPAdapter):
     """Adapter that closes every answer in the end: requests leaves those open whose headers or redirects fail."""
 
     def __init__(self) -> None:
@@ -209,7 +209,7 @@ class HttpSession(requests.Session):
     def __init__(self) -> None:
         super().__init__()
         for scheme in ("http://", "https://"):
-            self.mount(scheme, _Adapter())
+            self.mount(scheme, _ClosingAdapter())
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:
         """Return where an answer leads to."""

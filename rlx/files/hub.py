@@ -32,7 +32,7 @@ _CONCURRENT = 8
 T = TypeVar("T")
 
 
-class _Count:
+class _SentBytes:
     """Bytes of a file that were sent; bytes that are sent again count once."""
 
     def __init__(self, file: Upload) -> None:
@@ -46,10 +46,10 @@ class _Count:
             self._reached = place
 
 
-class _Counted(io.FileIO):
+class _CountedFile(io.FileIO):
     """A file that counts what is read of it."""
 
-    def __init__(self, path: str, count: _Count) -> None:
+    def __init__(self, path: str, count: _SentBytes) -> None:
         super().__init__(path)
         self._count = count
 
@@ -288,10 +288,10 @@ class Hub(WritableLocation):
 
             @contextmanager
             def as_file(self, with_tqdm: bool = False) -> "Iterator[BinaryIO]":  # noqa: ARG002
-                with _Counted(str(self.path_or_fileobj), counts[self.path_in_repo]) as opened:
+                with _CountedFile(str(self.path_or_fileobj), counts[self.path_in_repo]) as opened:
                     yield cast("BinaryIO", opened)
 
-        counts = {self._in_repo(file.name): _Count(file) for file in files}
+        counts = {self._in_repo(file.name): _SentBytes(file) for file in files}
         for file in files:
             for _ in file.pieces():  # checked before it is sent
                 pass

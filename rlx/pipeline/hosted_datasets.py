@@ -66,7 +66,7 @@ class Hosted:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HubProject:
     """A project's place on the hub.
 
     Args:
@@ -165,8 +165,8 @@ def _minari_place(name: str) -> tuple[str, str]:
     return f"{_MINARI}/{namespace}", path
 
 
-HOSTS: Mapping[str, Host] = {
-    "minari": Host(_minari_place, _minari_names),
-    "lerobot": Host(lambda name: (name if "/" in name else f"lerobot/{name}", ""), _lerobot_names),
-    "hf": Host(lambda name: ("/".join(name.split("/")[:2]), "/".join(name.split("/")[2:])), _hub_names),
+HOSTS: Mapping[str, HubProject] = {
+    "minari": HubProject(_minari_place, _minari_names),
+    "lerobot": HubProject(lambda name: (name if "/" in name else f"lerobot/{name}", ""), _lerobot_names),
+    "hf": HubProject(lambda name: ("/".join(name.split("/")[:2]), "/".join(name.split("/")[2:])), _hub_names),
 }

@@ -87,7 +87,7 @@ def plan_push(dataset: str | os.PathLike[str], url: str, *, overwrite: bool = Fa
     """Return the files that ``push`` would send; write nothing."""
     local, location = Dataset(dataset), _writable(url)
     known = None if overwrite or seen_manifest(location) is None else _same_dataset(local, location)
-    plan = _Plan.of(local, location, known, overwrite=overwrite)
+    plan = _PushPlan.of(local, location, known, overwrite=overwrite)
     sending = _Sending(local.path, location, plan, Silent())
 
     def state(name: str) -> str:
@@ -153,7 +153,7 @@ def _push(
     started = time.perf_counter()
     seen = seen_manifest(location)
     known = None if overwrite or seen is None else _same_dataset(local, location)
-    plan = _Plan.of(local, location, known, overwrite=overwrite)
+    plan = _PushPlan.of(local, location, known, overwrite=overwrite)
     is_changed = known is None or known.encode() != local.manifest.encode()
     version, tagged = tag
     if version is not None and tagged is not None and (plan.wanted or is_changed):
@@ -243,7 +243,7 @@ def _list(location: WritableLocation, manifest: Manifest, seen: FileStat | None)
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _PushPlan:
     """The work of a push.
 
     Args:
@@ -260,7 +260,7 @@ class _Plan:
     copies: tuple[str, Sequence[str]] | None
 
     @classmethod
-    def of(cls, local: Dataset, location: WritableLocation, known: Manifest | None, *, overwrite: bool) -> "_Plan":
+    def of(cls, local: Dataset, location: WritableLocation, known: Manifest | None, *, overwrite: bool) -> "_PushPlan":
         files, listed = listed_files(local.manifest), {} if known is None else listed_files(known)
         there = {stored.name: stored.bytes for stored in location.list(SHARDS)}
         small, names = small_copies(local.manifest)
@@ -281,7 +281,7 @@ class _Plan:
 class _Sending:
     """Transfer of the files of a plan."""
 
-    def __init__(self, dataset: Path, location: WritableLocation, plan: _Plan, progress: Progress) -> None:
+    def __init__(self, dataset: Path, location: WritableLocation, plan: _PushPlan, progress: Progress) -> None:
         self._dataset = dataset
         self._location = location
         self._plan = plan
