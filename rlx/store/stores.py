@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -31,14 +32,22 @@ _TENSORDICT = {"shape": [], "device": "cpu", "_type": "<class 'tensordict._td.Te
 
 
 class _FileArray:
-    """The rows of one field in one file; subclasses write the metadata when they finish."""
+    """Writer of the rows of one field to one file.
 
-    def __init__(self, field: Field, file: RawFileWriter | ShardFileWriter) -> None:
-        self._field = field
+    Args:
+        describe: writes the metadata of a finished array of this number of rows.
+    """
+
+    def __init__(self, file: RawFileWriter | ShardFileWriter, describe: Callable[[int], None]) -> None:
         self._file = file
+        self._describe = describe
 
     def append(self, rows: Rows) -> None:
         self._file.append(rows)
+
+    def finish(self) -> None:
+        self._file.close()
+        self._describe(self._file.rows)
 
     def abandon(self) -> None:
         self._file.abandon()
@@ -118,7 +127,16 @@ class MemmapStore(Store):
             raise CodecError(
                 f"store memmap does not support codec {codec}", hint="leave `codec` out, or choose the store zarr"
             )
-        return _MemmapWriter(directory, name, field)
+
+        def describe(rows: int) -> None:
+            """Leave the metadata of the field for ``seal``."""
+            shape = [rows, *field.shape]
+            described = {"device": "cpu", "shape": shape, "dtype": f"torch.{field.dtype}", "is_nested": False}
+            meta = directory / f"{name}.{META}"
+            meta.parent.mkdir(parents=True, exist_ok=True)
+            meta.write_text(json.dumps(described))
+
+        return _FileArray(RawFileWriter(directory / self.small_file(name, field), field), describe)
 
     def seal(self, directory: Path, names: Sequence[str]) -> None:
         """Merge what the writers left into one ``meta.json`` a directory."""
@@ -153,21 +171,6 @@ class MemmapStore(Store):
             raise CorruptDatasetError(f"{path}: {name}: found {found}, expected {expected}")
 
 
-class _MemmapWriter(_FileArray):
-    """Writer that appends the rows of one field to its file and leaves its metadata for ``seal``."""
-
-    def __init__(self, directory: Path, name: str, field: Field) -> None:
-        super().__init__(field, RawFileWriter(directory / f"{name}.memmap", field))
-        self._meta = directory / f"{name}.{META}"
-
-    def finish(self) -> None:
-        self._file.close()
-        shape = [self._file.rows, *self._field.shape]
-        described = {"device": "cpu", "shape": shape, "dtype": f"torch.{self._field.dtype}", "is_nested": False}
-        self._meta.parent.mkdir(parents=True, exist_ok=True)
-        self._meta.write_text(json.dumps(described))
-
-
 NODE = "zarr.json"
 _MAX_NODE_BYTES = 128 * 2**20
 _GROUP = {"zarr_format": 3, "node_type": "group", "attributes": {}}
@@ -181,10 +184,12 @@ class ZarrStore(Store):
     ) -> ArrayWriter:
         node = directory / name
         node.mkdir(parents=True)
+        path = node.joinpath(*_chunk_key(field))
         if field.row_bytes < MIN_ROW_BYTES:
-            return _PlainArrayWriter(node, field)
+            return _FileArray(RawFileWriter(path, field), partial(_describe_plain, node, field))
         chunks = chunk_codec(codec, codec.chunk * field.row_bytes, dictionary)
-        return _ShardedArrayWriter(node, field, chunks, codec.chunk, threads)
+        file = ShardFileWriter(path, field, chunks, codec.chunk, threads)
+        return _FileArray(file, partial(_describe_sharded, node, field, chunks, codec.chunk))
 
     def seal(self, directory: Path, names: Sequence[str]) -> None:
         """Mark the directory, and those between it and its arrays, as groups."""
@@ -208,40 +213,21 @@ class ZarrStore(Store):
         _read_node(directory / name, field, rows)
 
 
-class _PlainArrayWriter(_FileArray):
-    """An array in one chunk without compression."""
-
-    def __init__(self, node: Path, field: Field) -> None:
-        super().__init__(field, RawFileWriter(node.joinpath(*_chunk_key(field)), field))
-        self._node = node
-
-    def finish(self) -> None:
-        self._file.close()
-        rows = self._file.rows
-        _write_node(self._node, _array(self._field, rows, max(rows, 1), [_bytes_codec(self._field)]))
+def _describe_plain(node: Path, field: Field, rows: int) -> None:
+    """Write the metadata of an array in one chunk without compression."""
+    _write_node(node, _array(field, rows, max(rows, 1), [_bytes_codec(field)]))
 
 
-class _ShardedArrayWriter(_FileArray):
-    """An array in one shard file of compressed chunks."""
-
-    def __init__(self, node: Path, field: Field, codec: ChunkCodec, chunk: int, threads: int) -> None:
-        super().__init__(field, ShardFileWriter(node.joinpath(*_chunk_key(field)), field, codec, chunk, threads))
-        self._node = node
-        self._codec = codec
-        self._chunk = chunk
-
-    def finish(self) -> None:
-        self._file.close()
-        rows = self._file.rows
-        sharding = {
-            "chunk_shape": [self._chunk, *self._field.shape],
-            "codecs": [_bytes_codec(self._field), *self._codec.metadata()],
-            "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
-            "index_location": "end",
-        }
-        outer = max(-(-rows // self._chunk), 1) * self._chunk
-        codecs = [{"name": "sharding_indexed", "configuration": sharding}]
-        _write_node(self._node, _array(self._field, rows, outer, codecs))
+def _describe_sharded(node: Path, field: Field, codec: ChunkCodec, chunk: int, rows: int) -> None:
+    """Write the metadata of an array in one shard file of compressed chunks."""
+    sharding = {
+        "chunk_shape": [chunk, *field.shape],
+        "codecs": [_bytes_codec(field), *codec.metadata()],
+        "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
+        "index_location": "end",
+    }
+    outer = max(-(-rows // chunk), 1) * chunk
+    _write_node(node, _array(field, rows, outer, [{"name": "sharding_indexed", "configuration": sharding}]))
 
 
 def _chunk_key(field: Field) -> list[str]:
