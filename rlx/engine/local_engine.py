@@ -153,9 +153,10 @@ class _Workers:
         if at_once:
             self._parent_end.close()
         self._starter.shutdown()
-        if at_once:
+        if at_once and sys.version_info < (3, 11, 5):
             pool: Any = self._pool  # its types lack the queue
-            # Before 3.11.5, Python would wait until a dead worker takes a task that the pipe has no room for.
+            # It would wait until a dead worker takes a task that the pipe has no room for. Later versions close this in
+            # a thread: a second close could hit a file that was opened meanwhile.
             pool._call_queue._reader.close()
         self._pool.shutdown(wait=True, cancel_futures=at_once)
         self._sender.send(None)

@@ -180,9 +180,9 @@ class Hub(WritableLocation):
         etag = f'"{path.resolve().name}"'
         return FileStat(name, self._where(name), bytes=path.stat().st_size, etag=etag, version=self._commit)
 
-    def list(self, below: str = "") -> Iterator[FileStat]:
+    def list(self, below: str | None = None) -> Iterator[FileStat]:
         """Yield the files in a directory and in those below it; all files by default."""
-        return self._files(self._in_repo(below) if below else self.address.path)
+        return self._files(self.address.path if below is None else self._in_repo(below))
 
     def _files(self, below: str) -> Iterator[FileStat]:
         revision = quote(self._revision, safe="")

@@ -1,9 +1,14 @@
 """Tasks in this process and in others of this machine."""
 
 import os
+import sys
+import threading
 from concurrent.futures import BrokenExecutor
+from contextlib import suppress
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -36,6 +41,26 @@ def test_a_worker_that_dies_breaks_the_pool() -> None:
         with pytest.raises(BrokenExecutor):
             engine.submit(square, 1)
     assert tally.done["steps"] == 7
+
+
+def test_only_the_pool_closes_its_pipe_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second thread that closes it may close a file that was opened meanwhile and got its number."""
+    closing: list[str] = []
+    close = Connection.close
+
+    def noted(pipe: "Connection[Any, Any]") -> None:
+        if pipe is tasks:
+            closing.append(threading.current_thread().name)
+        close(pipe)
+
+    with suppress(BrokenExecutor), LocalEngine(2, Tally()) as engine:
+        pool: Any = engine._workers._pool  # type: ignore[union-attr]  # of two jobs
+        tasks = pool._call_queue._reader
+        monkeypatch.setattr(Connection, "close", noted)
+        engine.submit(die, 7).result()
+    expected = [] if sys.version_info >= (3, 11, 5) else [threading.current_thread().name]
+    assert [name for name in closing if name == threading.current_thread().name] == expected
+    assert closing
 
 
 def test_an_interpreter_that_cannot_be_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
