@@ -395,7 +395,7 @@ def test_lanes_may_change_while_nothing_is_stored() -> None:
     buffer.empty()
     buffer.extend(TensorDict({"a": torch.arange(6).reshape(3, 2)}, [3, 2]))
     assert buffer[:]["a"].tolist() == [[0, 1], [2, 3], [4, 5]]
-    with pytest.raises(SchemaMismatchError, match="the first steps of a storage with lanes: expected append"):
+    with pytest.raises(SchemaMismatchError, match="the first write to a storage with lanes: expected append"):
         LazyTensorStorage(12, ndim=2).set(np.arange(2), TensorDict({"a": torch.zeros(2)}, [2]))
 
 

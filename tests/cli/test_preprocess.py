@@ -135,7 +135,7 @@ BAD = {
     "no file": (("--fn", "nothing.py:change"), 2, "nothing.py does not exist"),
     "not parsed": (("--transform", "filter:return >"), 2, "filter:return >"),
     "calls code": (("--transform", "filter:__import__('os').system('true')"), 2, "filter"),
-    "late selection": ((*HALF, "--transform", "filter:length > 3"), 2, "expected it before all that changes steps"),
+    "late selection": ((*HALF, "--transform", "filter:length > 3"), 2, "expected it before all transforms of steps"),
     "does not suit": (("--transform", "grayscale"), 1, "expected uint8, uint16 or float32 of shape [H, W, 3]"),
     "returns nothing": (("--fn", "{code}:nothing"), 1, "trajectory 0: it returns nothing: expected a TensorDict"),
     "raises": (("--fn", "{code}:fails", "--per", "trajectory"), 1, "fails on trajectory 4: ValueError: no fours"),
