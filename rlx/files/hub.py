@@ -5,7 +5,9 @@ Endpoint, token, cache and offline mode are those of huggingface_hub: ``HF_ENDPO
 turns it off.
 """
 
+import hashlib
 import io
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 from urllib.parse import quote
 
-from rlx.errors import DownloadError, SourceError, SourceNotFoundError
+from rlx.errors import CorruptShardError, DownloadError, SourceError, SourceNotFoundError
 from rlx.files import hub_api
 from rlx.files.checksum import FileStat, pieces_of
 from rlx.files.http import HttpSession
@@ -29,7 +31,28 @@ if TYPE_CHECKING:
 
 _MAIN, _CARD = "main", "README.md"
 _CONCURRENT = 8
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 T = TypeVar("T")
+
+
+def _dropped(snapshot: Path) -> list[Path]:
+    """Drop the files of a snapshot whose bytes are not those of git LFS, from the cache too; return their paths."""
+    files = [path for path in (snapshot, *snapshot.rglob("*")) if path.is_symlink() and path.is_file()]
+    with ThreadPoolExecutor(_CONCURRENT) as pool:
+        differing = [path for path, differs in zip(files, pool.map(_differs, files), strict=True) if differs]
+    for path in differing:
+        path.resolve().unlink()
+        path.unlink()
+    return differing
+
+
+def _differs(link: Path) -> bool:
+    # The cache names a file of git LFS by its sha256, and others by a shorter checksum.
+    expected = link.readlink().name
+    if not _SHA256.fullmatch(expected):
+        return False
+    with link.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() != expected
 
 
 class _SentBytes:
@@ -207,6 +230,7 @@ class Hub(WritableLocation):
             SourceNotFoundError: the dataset or revision does not exist.
             ForbiddenError: it is private, or gated.
             DownloadError: the hub keeps failing.
+            CorruptShardError: a file is not what git LFS says, also when it is fetched again.
         """
         from huggingface_hub import snapshot_download  # noqa: PLC0415
 
@@ -231,6 +255,13 @@ class Hub(WritableLocation):
             self._commit = found.name  # snapshots are directories named by their commit
         if not (found / path).exists():
             raise SourceNotFoundError(f"{self.url}: no such file or directory")
+        damaged = _dropped(found / path)
+        if damaged and not is_offline():
+            self._ask(fetch)
+            damaged = _dropped(found / path)
+        if damaged:
+            name = damaged[0].relative_to(found).as_posix()
+            raise CorruptShardError(f"{self.url}: {name} differs from its sha256 in git LFS")
         return found / path, found / _CARD
 
     def cached_files(self) -> Sequence[tuple[FileStat, bool]]:

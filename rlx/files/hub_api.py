@@ -203,8 +203,14 @@ def refusal(where: str, name: str | None, status: int, code: str, said: str) -> 
     )
 
 
+def _without_secrets(record: logging.LogRecord) -> bool:
+    """Hide what signs the URLs that huggingface_hub names in its warnings."""
+    record.msg, record.args = without_secrets(record.getMessage()), ()
+    return True
+
+
 class _Quiet:
-    """Context that hides huggingface_hub's progress bars while any thread uses it."""
+    """Context that hides huggingface_hub's progress bars, and secrets in its log, while any thread uses it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -219,6 +225,7 @@ class _Quiet:
     def __enter__(self) -> None:
         from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars  # noqa: PLC0415
 
+        logging.getLogger("huggingface_hub.file_download").addFilter(_without_secrets)
         with self._lock:
             self._inside += 1
             if self._inside == 1 and not are_progress_bars_disabled():

@@ -1,5 +1,6 @@
 """Datasets of the hub, by the real client of huggingface_hub against a hub on loopback."""
 
+import logging
 import shutil
 import time
 from collections.abc import Iterable, Sequence
@@ -10,7 +11,7 @@ import pytest
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError
 
-from rlx.errors import DownloadError, ForbiddenError, SourceError, SourceNotFoundError
+from rlx.errors import CorruptShardError, DownloadError, ForbiddenError, SourceError, SourceNotFoundError
 from rlx.files import hub as hub_module
 from rlx.files import hub_api
 from rlx.files.hub import Hub
@@ -279,6 +280,39 @@ def test_a_file_that_is_not_what_the_hub_says_is_refused(hub: HubServer, tmp_pat
     hub.objects[oid] = bytes(9_999) + b"x"
     with pytest.raises(SourceError, match="sha256"):
         Hub("hf://datasets/me/pong", retry=QUICK).fetch("large", tmp_path, Silent())
+
+
+def test_a_damaged_file_of_a_snapshot_is_fetched_again_and_then_refused(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add("me/pong", {"run/large": bytes(10_000), "run/small": b"s"})
+    (oid,) = hub.objects
+    whole, hub.objects[oid] = hub.objects[oid], bytes(9_999) + b"x"
+    for _ in range(2):
+        with pytest.raises(CorruptShardError, match="run/large differs from its sha256 in git LFS"):
+            Hub("hf://datasets/me/pong/run", retry=QUICK).snapshot()
+    hub.objects[oid] = whole
+    found, _ = Hub("hf://datasets/me/pong/run", retry=QUICK).snapshot(Silent())
+    (found / "large").resolve().write_bytes(bytes(9_999) + b"y")
+    Hub("hf://datasets/me/pong/run", retry=QUICK).snapshot(Silent())
+    assert (found / "large").read_bytes() == whole
+    (found / "large").resolve().write_bytes(b"z")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(CorruptShardError, match="run/large differs"):
+        Hub("hf://datasets/me/pong/run", retry=QUICK).snapshot()
+
+
+def test_the_log_of_a_cut_download_has_no_signature(hub: HubServer, caplog: pytest.LogCaptureFixture) -> None:
+    hub.add("me/pong", {"large": bytes(1_000_000)})
+    cuts = iter([300_000])
+    hub.faults = lambda request: Fault(cut=next(cuts, 10**9)) if request.path.startswith("/cdn/") else None
+    logging.getLogger("huggingface_hub").addHandler(caplog.handler)
+    try:
+        Hub("hf://datasets/me/pong", retry=QUICK).snapshot()
+    finally:
+        logging.getLogger("huggingface_hub").removeHandler(caplog.handler)
+    assert "Error while downloading from" in caplog.text
+    assert "s3cret" not in caplog.text
 
 
 def test_files_of_the_cache_are_read_from_there(
