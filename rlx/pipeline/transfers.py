@@ -51,7 +51,7 @@ class TransferReport(Report):
     def remedy(self) -> str:
         """The hint for failed shards: a retry does not fix files that are damaged or missing at the location."""
         if any(isinstance(failure, DownloadError) for failure in self.failures.values()):
-            return super().remedy
+            return super(TransferReport, self).remedy  # slots make another class, which a plain super() does not know
         return replacement(self.url)
 
     def to_json(self) -> dict[str, Any]:

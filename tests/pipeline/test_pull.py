@@ -272,6 +272,7 @@ def test_a_server_that_fails_for_some_files(
     server.fault("*shards/00002/*", Fault(status=503), times=None)
     report = pulled(f"{server.url}/set", tmp_path / "here")
     assert isinstance(report.failures["00002"], DownloadError)
+    assert "run the same command again" in str(report.error and report.error.hint)
     assert check_listed(tmp_path / "here") == ["00000", "00001"]
     server.heal()
     assert pulled(f"{server.url}/set", tmp_path / "here").skipped_shards == 2

@@ -280,10 +280,12 @@ def _environment(notes: Mapping[str, Any]) -> dict[str, str]:
 
 def _gymnasium_spec(environment: Any) -> str | None:
     try:
-        import gymnasium  # noqa: PLC0415  (an extra, without which Minari's users do not go)
-
+        import gymnasium  # noqa: PLC0415  (an extra)
+    except ImportError:
+        return None
+    try:
         return gymnasium.spec(environment).to_json() if isinstance(environment, str) else None
-    except (ImportError, gymnasium.error.Error, TypeError):
+    except (gymnasium.error.Error, TypeError):
         return None
 
 

@@ -1,6 +1,7 @@
 """What rlx writes for Minari, by rlx's reader and by Minari's own."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -170,6 +171,11 @@ def test_minari_to_minari_is_the_same(tmp_path: Path) -> None:
 def test_the_environment_where_it_is_known(notes: dict[str, Any], spec: str | None) -> None:
     found = _environment(notes)
     assert (json.loads(found["env_spec"])["id"] if found else None) == spec
+
+
+def test_without_gymnasium_no_environment_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    assert _environment({"environment": "CartPole-v1"}) == {}
 
 
 @pytest.mark.parametrize(
