@@ -30,6 +30,7 @@ MARK = "<!-- Written by rlx push, which replaces it. Remove this line to keep yo
 _CROISSANT = "http://mlcommons.org/croissant/1.0"
 # Notes that the card has in other places.
 _SHOWN = ("citation", "origin", VERSION)
+_BACKTICKS = re.compile("`+")
 _NUMBERS = re.compile(r"v?(\d+(?:\.\d+){0,2})")
 # Columns of the table of trajectories: type and meaning.
 _COLUMNS = {
@@ -195,11 +196,11 @@ class Card:
         if not commands:
             return []
         shown = without_paths("\n".join(map(pasteable, commands)))
-        return ["## How it was made", f"```sh\n{_plain(shown)}\n```"]
+        return ["## How it was made", _fenced("sh", shown)]
 
     def _cited(self) -> list[str]:
         citations = self._citations()
-        return ["## Citation", *(f"```bibtex\n{_plain(citation)}\n```" for citation in citations)] if citations else []
+        return ["## Citation", *(_fenced("bibtex", citation) for citation in citations)] if citations else []
 
     def _croissant(self, table: bytes) -> bytes:
         manifest = self.dataset.manifest
@@ -279,8 +280,18 @@ def _cell(text: str) -> str:
 
 def _plain(text: str) -> str:
     """Return untrusted text of a dataset without control characters, HTML and fences."""
-    kept = "".join(letter for letter in text if letter.isprintable() or letter == "\n")
-    return kept.replace("<", "&lt;").replace("```", "'''")
+    return _printable(text).replace("<", "&lt;").replace("```", "'''")
+
+
+def _fenced(language: str, text: str) -> str:
+    """Return untrusted text as a block of code, in a fence that no line of the text closes."""
+    kept = _printable(text)
+    fence = "`" * max([3, *(len(run) + 1 for run in _BACKTICKS.findall(kept))])
+    return f"{fence}{language}\n{kept}\n{fence}"
+
+
+def _printable(text: str) -> str:
+    return "".join(letter for letter in text if letter.isprintable() or letter == "\n")
 
 
 _CONTEXT = {

@@ -3,6 +3,7 @@
 import csv
 import json
 import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import mlcroissant
 import numpy as np
 import pytest
 import yaml
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 import rlx
 from rlx.errors import OptionError
@@ -175,8 +178,33 @@ def test_what_a_dataset_says_of_itself_stays_text(tmp_path: Path) -> None:
         .files()[NAME]
         .decode()
     )
-    assert MARK in text
-    assert "<script>" not in text
     assert "\x1b" not in text
-    assert text.count("```") % 2 == 0
+    tokens = MarkdownIt("commonmark").parse(text.split("---\n", 2)[2])
+    html = [token.content.strip() for token in _leaves(tokens) if token.type.startswith("html")]
+    assert html == [MARK]
+    fenced = [token.content for token in tokens if token.type == "fence"]
+    assert len(fenced) == 3
+    assert "<script>alert(1)" in fenced[1]
     assert "license" not in yaml.safe_load(text.split("---\n")[1])
+
+
+def _leaves(tokens: Sequence[Token]) -> Iterator[Token]:
+    for token in tokens:
+        yield from _leaves(token.children) if token.children else [token]
+
+
+def test_code_is_shown_as_it_was_written_and_stays_in_its_fence(hub: HubServer, tmp_path: Path) -> None:
+    path = write(tmp_path / "dataset", 1, planned=1)
+    command = "rlx preprocess pong 'filter:whole and return < 25' '\n```\n# out\n````\n<b>'"
+    lineage = [{"command": command, "rlx": "0.1.0", "parents": []}]
+    replace(Manifest.load(path), lineage=lineage).save(path)
+    entry = "@misc{mine,\n  title = {A < B & C}\n}"
+    other = "@misc{other,\n  title = {\n```\n}\n}"
+    (tmp_path / "mine.bib").write_text(f"{entry}\n\n{other}")
+    rlx.push(path, URL, cite=tmp_path / "mine.bib")
+    text = hub.files("me/pong")[NAME].decode()
+    tokens = MarkdownIt("commonmark").parse(text.split("---\n", 2)[2])
+    shown = {token.info: token.content for token in tokens if token.type == "fence"}
+    assert shown["sh"] == f"{command}\n"
+    assert shown["bibtex"] == f"{entry}\n\n{other}\n"
+    assert tokens[-1].type == "fence"
