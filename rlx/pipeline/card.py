@@ -30,6 +30,8 @@ MARK = "<!-- Written by rlx push, which replaces it. Remove this line to keep yo
 _CROISSANT = "http://mlcommons.org/croissant/1.0"
 # Notes that the card has in other places.
 _SHOWN = ("citation", "origin", VERSION)
+# A licence given with the push replaces what the source said of it.
+_LICENSES = ("licence", "license")
 _BACKTICKS = re.compile("`+")
 _NUMBERS = re.compile(r"v?(\d+(?:\.\d+){0,2})")
 # Columns of the table of trajectories: type and meaning.
@@ -184,10 +186,11 @@ class Card:
 
     def _notes(self) -> list[str]:
         notes = {name: text for name, text in self.dataset.manifest.notes.items() if isinstance(text, str)}
+        hidden = (*_SHOWN, *(_LICENSES if self.license else ()))
         said = [
             f"- {_cell(name).replace('_', ' ')}: {_cell(without_paths(note))}"
             for name, note in notes.items()
-            if name not in _SHOWN
+            if name not in hidden
         ]
         return ["## Notes", "\n".join(said)] if said else []
 

@@ -93,6 +93,7 @@ def test_the_card_says_what_the_dataset_is(hub: HubServer, sample_dataset: Path)
     assert found["size_categories"] == ["1K<n<10K"]
     assert 'rlx.open("hf://datasets/me/pong")' in text
     assert "rewards: clipped to [-1, 1]" in text
+    assert "licence" not in text
     assert "rlx download Pong/5" in text
     assert "| observation | uint8 | 84 x 84 |" in text
     for picture in ("images/overview.png", "images/frames.png"):
@@ -102,6 +103,11 @@ def test_the_card_says_what_the_dataset_is(hub: HubServer, sample_dataset: Path)
     assert sum(int(row["length"]) for row in rows) == 2491
     assert files[CITATIONS].decode().count("@inproceedings") == 2
     assert json.loads(files[CROISSANT])["license"] == "cc-by-4.0"
+
+
+def test_without_a_given_licence_the_card_notes_what_the_source_says(hub: HubServer, sample_dataset: Path) -> None:
+    rlx.push(sample_dataset, URL)
+    assert "- licence: unspecified" in hub.files("me/pong")[NAME].decode()
 
 
 def test_the_card_has_no_path_of_this_machine(hub: HubServer, tmp_path: Path) -> None:
