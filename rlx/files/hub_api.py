@@ -185,7 +185,7 @@ def refusal(where: str, name: str | None, status: int, code: str, said: str) -> 
     """Return the error for 401, 403 and 404, which the hub distinguishes by a header."""
     file = where if name is None else f"{where}/{name}"
     if code == "GatedRepo":
-        page = where.replace(HUB, "https://huggingface.co/datasets/").partition("@")[0]
+        page = where.replace(HUB, f"{endpoint()}/datasets/").partition("@")[0]
         return ForbiddenError(f"{where}: access is gated", hint=f"accept its conditions at {page}, then hf auth login")
     if code == "EntryNotFound":
         return SourceNotFoundError(f"{file}: no such file")

@@ -42,7 +42,7 @@ _PAPERS: Mapping[str, str] = {
 }
 _MAX_BYTES = 2**21
 _NEXT = re.compile(r"\n\s*\n(?=[@%])")
-_IN_CARD = re.compile(r"^```\w*\n(@\w+\{.*?)^```", re.MULTILINE | re.DOTALL)
+_IN_CARD = re.compile(r"^```\w*\s+(@\w+\{.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def citations(manifest: Manifest, location: Location) -> list[str]:

@@ -92,8 +92,9 @@ def read_manifest(location: Location) -> Manifest:
     try:
         raw, _ = location.get(FILE_NAME, max_bytes=MAX_BYTES)
     except SourceNotFoundError as exc:
-        is_told = any(reason in str(exc) for reason in ("no such bucket", "HF_HUB_OFFLINE"))
-        problem = str(exc) if is_told else f"expected {FILE_NAME} in it"
+        told = ("no such bucket", "no such dataset", "no such revision", "HF_HUB_OFFLINE")
+        is_told = any(reason in str(exc) for reason in told)
+        problem = str(exc).removeprefix(f"{location.url}: ") if is_told else f"expected {FILE_NAME} in it"
         raise DatasetNotFoundError(f"no dataset at {location.url}: {problem}") from exc
     return Manifest.parse(raw, f"{location.url}/{FILE_NAME}")
 

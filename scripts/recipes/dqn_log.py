@@ -156,7 +156,7 @@ def log(buffer: ReplayBuffer, output: Path, number: int) -> None:
     part = parts_of(output) / f"{number - 1:05d}"
     if not is_complete(part):  # a kill may have left some of it
         part.parent.mkdir(parents=True, exist_ok=True)
-        buffer.save_dataset(part, exclude=["is_init"], overwrite=True)
+        buffer.save_dataset(part, id=output.name, exclude=["is_init"], overwrite=True)
 
 
 def epsilon(step: int, decay_steps: int) -> float:

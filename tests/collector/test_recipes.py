@@ -131,7 +131,8 @@ def test_a_log_is_written_anew_where_a_kill_left_a_part(dataset: Path, tmp_path:
     (tmp_path / "log.parts/00000/shards/.00000.partial").mkdir(parents=True)
     for _ in range(2):
         dqn_log.log(buffer, tmp_path / "log", 1)
-    assert len(rlx.open(tmp_path / "log.parts/00000")) == 40
+    logged = rlx.open(tmp_path / "log.parts/00000")
+    assert (len(logged), logged.manifest.id) == (40, "log")
 
 
 @pytest.mark.parametrize(

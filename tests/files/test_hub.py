@@ -145,7 +145,7 @@ def test_private_and_gated_datasets_are_named(hub: HubServer, monkeypatch: pytes
     assert "hf auth login" in raised.value.hint
     with pytest.raises(ForbiddenError, match="access is gated") as raised:
         Hub("hf://datasets/me/gated@main", retry=QUICK).stat("a")
-    assert raised.value.hint == "accept its conditions at https://huggingface.co/datasets/me/gated, then hf auth login"
+    assert raised.value.hint == f"accept its conditions at {hub.url}/datasets/me/gated, then hf auth login"
     with pytest.raises(ForbiddenError, match="hf://datasets/me/new: access denied"):
         Hub("hf://datasets/me/new", retry=QUICK).create()
 

@@ -21,6 +21,7 @@ pip install minari
 ```
 ## Citation
 ```bibtex
+
 @article{adroit,
   title = {Adroit}
 }

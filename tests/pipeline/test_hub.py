@@ -195,6 +195,8 @@ def test_a_path_and_a_branch(hub: HubServer, dataset: Path, tmp_path: Path) -> N
     assert "run/5/rlx.json" not in hub.files("me/pong")
     rlx.pull(f"{URL}@v1/run/5", tmp_path / "copy")
     assert verify(tmp_path / "copy").problems == []
+    with pytest.raises(DatasetNotFoundError, match="no dataset at hf://datasets/me/pong@v2/run/5: no such revision"):
+        rlx.open(f"{URL}@v2/run/5")
 
 
 def test_the_datasets_that_rlx_pushed_are_listed(hub: HubServer, dataset: Path) -> None:
