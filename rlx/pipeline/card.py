@@ -22,11 +22,12 @@ from rlx.wording import number, pasteable, plural, size, without_paths
 
 logger = logging.getLogger(__name__)
 NAME, CROISSANT, TABLE = "README.md", "croissant.json", "trajectories.csv"
-_LICENSE = re.compile(r"^license: (\".*\")$", re.MULTILINE)
+_LICENSE = re.compile(r"^(?:license|  \"license\"): (\".*\"),?$", re.MULTILINE)
 _PLOTS, _FRAMES = "images/overview.png", "images/frames.png"
-_PICTURES = {_PLOTS: "Returns, lengths, rewards and actions", _FRAMES: "Frames of episodes"}
+PICTURES = {_PLOTS: "Returns, lengths, rewards and actions", _FRAMES: "Frames of episodes"}
 # A card without it is somebody's own, and stays.
 MARK = "<!-- Written by rlx push, which replaces it. Remove this line to keep your own text. -->"
+_TABLE_SAYS = "The trajectories; rlx.open reads their steps."
 _CROISSANT = "http://mlcommons.org/croissant/1.0"
 # Notes that the card has in other places.
 _SHOWN = ("citation", "origin", VERSION)
@@ -106,7 +107,7 @@ class Card:
 
     def _text(self, files: Mapping[str, bytes]) -> str:
         manifest = self.dataset.manifest
-        pictures = [f"![{alt}]({name})" for name, alt in _PICTURES.items() if name in files]
+        pictures = [f"![{alt}]({name})" for name, alt in PICTURES.items() if name in files]
         return (
             "\n\n".join(
                 [
@@ -223,7 +224,7 @@ class Card:
                     "@type": "cr:FileObject",
                     "@id": TABLE,
                     "name": TABLE,
-                    "description": "The trajectories; rlx.open reads their steps.",
+                    "description": _TABLE_SAYS,
                     "contentUrl": self.table_url,
                     "encodingFormat": "text/csv",
                     "sha256": hashlib.sha256(table).hexdigest(),
@@ -252,8 +253,31 @@ class Card:
         return json.dumps(described, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
+def foreign_files(there: Mapping[str, bytes]) -> set[str]:
+    """Return which of the files at a location no push has written.
+
+    With a card of rlx, or without any, that is none. Otherwise the Croissant description of an earlier push says what
+    it wrote beside it.
+    """
+    if NAME not in there or MARK.encode() in there[NAME]:
+        return set()
+    own = set[str]()
+    try:
+        described = json.loads(there[CROISSANT])
+        [table] = described["distribution"]
+        if table["description"] == _TABLE_SAYS:
+            own.add(CROISSANT)
+            if TABLE in there and table["sha256"] == hashlib.sha256(there[TABLE]).hexdigest():
+                own.add(TABLE)
+            if there.get(CITATION) == f"{described.get('citeAs')}\n".encode():
+                own.add(CITATION)
+    except (KeyError, TypeError, ValueError):  # another program's, or none
+        pass
+    return set(there) - own
+
+
 def stated_license(card: str) -> str | None:
-    """Return the licence that a card states."""
+    """Return the licence that a card, or its Croissant description, states."""
     found = _LICENSE.search(card)
     return json.loads(found[1]) if found else None
 

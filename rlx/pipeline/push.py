@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from rlx.progress import Progress, Silent
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
 from rlx.store.layout import (
+    CITATION,
     SHARDS,
     check_claim,
     claimed_for,
@@ -46,7 +47,7 @@ from rlx.wording import command
 
 logger = logging.getLogger(__name__)
 _WAS_THERE = -1
-_MAX_CARD_BYTES = 2**22
+_MAX_CARD_BYTES = 2**30  # of the table of trajectories
 
 
 def push(
@@ -203,28 +204,43 @@ def _same_dataset(local: Dataset, location: WritableLocation) -> Manifest:
 def _card(
     local: Dataset, location: WritableLocation, license: str | None, citation: str | None, *, is_changed: bool
 ) -> dict[str, bytes]:
-    """Return the files of a new card of a dataset on the hub, unless a user has written one."""
-    if location.page is None:
+    """Return the files of a new card of a dataset on the hub, except those that somebody else has written there."""
+    if location.page is None or not (is_changed or license or citation):
         return {}
     from rlx.pipeline import card  # noqa: PLC0415  (most locations have none)
 
-    try:
-        there = location.get(card.NAME, max_bytes=_MAX_CARD_BYTES)[0].decode(errors="replace")
-    except SourceNotFoundError:
-        there = None
-    if there is not None and card.MARK not in there:
-        if is_changed or license or citation:
-            logger.warning("%s/%s is kept: it lacks the line %s of rlx", location.url, card.NAME, card.MARK)
-        return {}
-    if not is_changed and not (license or citation):
-        return {}
-    if there is not None:  # what was said of the dataset before still holds
-        license = license or card.stated_license(there)
+    there = _contents(location, [card.NAME])
+    foreign = card.foreign_files(there)
+    if foreign:
+        there |= _contents(location, [card.CROISSANT, card.TABLE, CITATION])
+        foreign = card.foreign_files(there)
+    for name in (card.NAME, card.CROISSANT):  # what was said of the dataset before still holds
+        if name in there and name not in foreign:
+            license = license or card.stated_license(there[name].decode(errors="replace"))
     if citation is None:
-        copies = (Directory(local.path), location)
+        copies = [Directory(local.path), *([] if CITATION in foreign else [location])]
         given = next(filter(None, (given_citations(local.manifest, copy) for copy in copies)), [])
         citation = "\n\n".join(given) or None
-    return card.Card(local, location.url, location.page, location.public_url(card.TABLE), license, citation).files()
+    files = card.Card(local, location.url, location.page, location.public_url(card.TABLE), license, citation).files()
+    if not foreign:
+        return files
+    # Only the README.md of rlx shows the images.
+    kept = sorted(name for name in files if name in foreign or name in card.PICTURES)
+    kept.remove(card.NAME)
+    said = [f"{location.url}/{card.NAME} is kept: it lacks the line {card.MARK} of rlx"]
+    said += [f"the licence {license} is not written to it"] if license else []
+    said += [f"not written: {', '.join(kept)}"] if kept else []
+    logger.warning("%s", "; ".join(said))
+    return {name: content for name, content in files.items() if name not in (card.NAME, *kept)}
+
+
+def _contents(location: WritableLocation, names: Sequence[str]) -> dict[str, bytes]:
+    """Return those of the files that the location has."""
+    found = {}
+    for name in names:
+        with suppress(SourceNotFoundError):
+            found[name], _ = location.get(name, max_bytes=_MAX_CARD_BYTES)
+    return found
 
 
 def _read_copies(dataset: Path, together: str, names: Sequence[str]) -> dict[str, bytes]:

@@ -173,6 +173,40 @@ def test_a_card_that_somebody_wrote_stays(hub: HubServer, vectors: Path, caplog:
     assert "rlx.json" in hub.files("me/pong")
 
 
+def test_beside_a_card_that_somebody_wrote_the_other_files_are_written(
+    hub: HubServer, sample_dataset: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hub.add("me/pong", {NAME: b"# Mine"})
+    (tmp_path / "mine.bib").write_text("@misc{mine, title = {Mine}}\n")
+    rlx.push(sample_dataset, URL, cite=tmp_path / "mine.bib", license="mit")
+    files = hub.files("me/pong")
+    assert files[NAME] == b"# Mine"
+    assert files[CITATIONS].startswith(b"@misc{mine, title = {Mine}}\n\n@inproceedings{agarwal")
+    assert json.loads(files[CROISSANT])["license"] == "mit"
+    assert len(files[TABLE].splitlines()) > 1
+    assert "the licence mit is not written to it; not written: images/frames.png, images/overview.png" in caplog.text
+    assert "images/frames.png" not in files
+    (tmp_path / "mine.bib").write_text("@misc{later}\n")  # its own files are replaced, and the licence still holds
+    rlx.push(sample_dataset, URL, cite=tmp_path / "mine.bib")
+    files = hub.files("me/pong")
+    assert files[CITATIONS].startswith(b"@misc{later}\n\n@inproceedings{agarwal")
+    assert json.loads(files[CROISSANT])["license"] == "mit"
+
+
+def test_files_that_somebody_wrote_stay_and_are_named(
+    hub: HubServer, vectors: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    theirs = {NAME: b"# Mine", CITATIONS: b"@misc{theirs}\n", CROISSANT: b'{"distribution": []}', TABLE: b"a,b\n"}
+    hub.add("me/pong", theirs)
+    (tmp_path / "mine.bib").write_text("@misc{mine}\n")
+    for _ in range(2):
+        rlx.push(vectors, URL, cite=tmp_path / "mine.bib")
+        assert {name: hub.files("me/pong")[name] for name in theirs} == theirs
+        named = "CITATION.bib, croissant.json, images/frames.png, images/overview.png, trajectories.csv"
+        assert f"not written: {named}" in caplog.text
+        caplog.clear()
+
+
 def test_what_a_dataset_says_of_itself_stays_text(tmp_path: Path) -> None:
     path = write(tmp_path / "dataset", 1, planned=1)
     evil = "<script>alert(1)</script>\n```\x1b[31m\n---\nlicense: mit"
