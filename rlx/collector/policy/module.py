@@ -103,7 +103,7 @@ def load_weights(path: Path, factory: Callable[[], torch.nn.Module]) -> torch.nn
             f"{path} holds more than tensors, or is damaged",
             hint="torch.save(module.state_dict(), path) writes weights",
         ) from exc
-    except (RuntimeError, TypeError, AttributeError, EOFError, KeyError) as exc:
+    except (RuntimeError, TypeError, AttributeError, EOFError, LookupError, ValueError, AssertionError) as exc:
         raise CollectError(f"{path}: weights cannot be loaded: {exc}") from exc
     return module.eval()
 

@@ -4,6 +4,7 @@ import math
 import os
 import pickle
 import re
+import struct
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,6 +29,11 @@ _FORMAT, _VERSION = "rlx.buffer", 1
 _KEPT_BLOCKS = 2
 _NAME = re.compile(r"[0-9a-f]{32}")
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+# What torch raises for damaged bytes.
+_DAMAGES = (
+    *(OSError, RuntimeError, EOFError, LookupError, TypeError, ValueError, AttributeError, AssertionError),
+    *(ArithmeticError, struct.error, pickle.UnpicklingError),
+)
 _LAYOUT = "expected what rlx's ReplayBuffer.dumps writes: buffer.json and a directory of blocks that it names"
 
 
@@ -187,5 +193,5 @@ def _state(path: Path) -> tuple[int, bool]:
             raise SourceError(f"{path.parent.parent} is of a buffer over a dataset, which has the steps")
         lanes, length = math.prod(state["lane_shape"]), int(state["length"])
         return lanes, int(state["write_count"]) <= length
-    except (OSError, RuntimeError, EOFError, KeyError, TypeError, ValueError, pickle.UnpicklingError) as exc:
+    except _DAMAGES as exc:
         raise CorruptShardError(f"{path} is damaged: {exc}") from exc

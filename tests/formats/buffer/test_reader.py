@@ -1,6 +1,7 @@
 """Replay buffers that rlx dumped."""
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,18 @@ def test_the_state_is_no_code(tmp_path: Path) -> None:
     (state,) = path.glob("*/state.pt")
     state.write_bytes(b"cos\nsystem\n(S'touch /tmp/bad'\ntR.")
     with pytest.raises(CorruptShardError, match=r"state\.pt is damaged"):
+        open_buffer(path)
+
+
+def test_a_state_whose_pickle_ends_at_once(tmp_path: Path) -> None:
+    path = dumped(tmp_path / "buffer", environments(1)[0].steps(50), capacity=100)
+    (state,) = path.rglob("state.pt")
+    with zipfile.ZipFile(state) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(state, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, b"\x80\x02." if name.endswith("data.pkl") else content)
+    with pytest.raises(CorruptShardError, match=r"state\.pt is damaged: pop from empty list"):
         open_buffer(path)
 
 
