@@ -182,7 +182,7 @@ class Attempts:
             raise type(error)(f"{error}{tried}", hint=error.hint) from transient
         delay_s = policy.delay_s(self._failures, transient.retry_after)
         # A long wait that the server asked for is said, or the command would seem to hang.
-        level = logging.WARNING if delay_s > max(policy.max_delay_s, _LONG_S) else logging.INFO
+        level = logging.WARNING if transient.retry_after and delay_s > _LONG_S else logging.INFO
         logger.log(level, "%s; trying again in %s", transient, duration(delay_s))
         self._waited_s += delay_s
         self._cancel.wait(delay_s)

@@ -684,7 +684,10 @@ def fetch_stubbornly(base: HttpFiles, name: str, here: Path, times: int) -> Path
     return base.fetch(name, here, Silent()).path
 
 
-def test_a_long_wait_is_said(server: GcsServer, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("asked", "seconds", "said"), [("99999999999", 300, "5 min 0 s"), ("12", 12, "12 s")])
+def test_a_long_wait_is_said(
+    asked: str, seconds: float, said: str, server: GcsServer, caplog: pytest.LogCaptureFixture
+) -> None:
     waited: list[float] = []
 
     class Impatient(Cancel):
@@ -692,12 +695,12 @@ def test_a_long_wait_is_said(server: GcsServer, caplog: pytest.LogCaptureFixture
             waited.append(seconds)
             return False
 
-    server.fault("*", Fault(status=429, headers={"Retry-After": "99999999999"}), method="HEAD")
+    server.fault("*", Fault(status=429, headers={"Retry-After": asked}), method="HEAD")
     base = HttpFiles(server.url, retry=RetryPolicy(attempts=3, first_delay_s=0))
     with caplog.at_level(logging.WARNING):
         base.stat(NAME, cancel=Impatient())
-    assert waited == [300.0]
-    assert "found 429 Too Many Requests; trying again in 5 min 0 s" in caplog.text
+    assert waited == [seconds]
+    assert f"found 429 Too Many Requests; trying again in {said}" in caplog.text
 
 
 def test_a_refused_certificate_is_said_at_once(tmp_path: Path) -> None:
