@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 from urllib.parse import quote
@@ -418,6 +419,10 @@ class Hub(WritableLocation):
         """Tag the commit that was written last, or the newest."""
         commit = self._commit or self._head()
         self._ask(lambda api: api.create_tag(self.address.repo, tag=version, revision=commit, repo_type="dataset"))
+
+    def at(self, version: str) -> "Hub":
+        """Return the location of a version's files."""
+        return Hub(str(replace(self.address, revision=version)), retry=self.retry)
 
     def _head(self) -> str:
         info = self._ask(

@@ -328,6 +328,10 @@ class WritableLocation(Location):
     def tag(self, version: str) -> None:
         """Let a version name the state that was read or written last, where the location keeps versions."""
 
+    def at(self, version: str) -> "WritableLocation":  # noqa: ARG002
+        """Return the location of a version's files, where the location keeps versions."""
+        return self
+
     def sweep(self, below: str) -> None:
         """Remove incomplete files of killed processes in a directory, where the location shows any."""
 

@@ -137,8 +137,8 @@ class Card:
         if version is None:
             return []
         return [
-            f"This is version `{_plain(version)}`; `@{_plain(version)}` after the name of the repository reads it "
-            "whatever is pushed later."
+            f"This is version `{_plain(version)}`: `@{_plain(version)}` reads it whatever is pushed later. "
+            "Without it, the newest state is read."
         ]
 
     def _front_matter(self) -> str:

@@ -221,7 +221,9 @@ def _card(
         copies = [Directory(local.path), *([] if CITATION in foreign else [location])]
         given = next(filter(None, (given_citations(local.manifest, copy) for copy in copies)), [])
         citation = "\n\n".join(given) or None
-    files = card.Card(local, location.url, location.page, location.public_url(card.TABLE), license, citation).files()
+    version = local.manifest.version
+    shown = location if version is None else location.at(version)
+    files = card.Card(local, shown.url, location.page, shown.public_url(card.TABLE), license, citation).files()
     if not foreign:
         return files
     # Only the README.md of rlx shows the images.

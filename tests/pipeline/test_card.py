@@ -81,6 +81,24 @@ def test_mlcroissant_validates_it_and_iterates_its_records(
     assert [record["trajectories/whole"] for record in records] == table.whole.tolist()
 
 
+def test_the_description_of_a_version_reads_its_tag(hub: HubServer, tmp_path: Path) -> None:
+    dataset = write(tmp_path / "dataset", 2)
+    rlx.push(dataset, URL, version="v1")
+    rlx.push(write(tmp_path / "grown", 3), URL)
+    files = hub.files("me/pong", "v1")
+    there = tmp_path / CROISSANT
+    there.write_bytes(files[CROISSANT])
+    assert len(list(mlcroissant.Dataset(jsonld=str(there)).records("trajectories"))) == 4
+    text = files[NAME].decode()
+    assert 'rlx.open("hf://datasets/me/pong@v1")' in text
+    assert "`rlx pull hf://datasets/me/pong@v1`" in text
+    assert b"/resolve/main/trajectories.csv" in hub.files("me/pong")[CROISSANT]
+    rlx.push(dataset, "hf://datasets/me/again/run/5")  # the version is noted
+    files = hub.files("me/again")
+    assert b"/resolve/v1/run/5/trajectories.csv" in files[f"run/5/{CROISSANT}"]
+    assert b'rlx.open("hf://datasets/me/again@v1/run/5")' in files[f"run/5/{NAME}"]
+
+
 def test_the_card_says_what_the_dataset_is(hub: HubServer, sample_dataset: Path) -> None:
     rlx.push(sample_dataset, URL, license="cc-by-4.0")
     files = hub.files("me/pong")
