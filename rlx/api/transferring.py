@@ -282,7 +282,8 @@ def push(
         DatasetLockedError: another dataset is being pushed to url.
         ForbiddenError: the server refuses access.
         PartialError: some files could not be sent; call it again to resume.
-        OptionError: jobs is below 1, version is invalid, or private, license or cite is given without a URL of the hub.
+        OptionError: jobs is below 1, version is invalid or the name of a branch, or private, license or cite is given
+            without a URL of the hub.
         FileAccessError: cite cannot be read.
         MissingExtraError: obstore, or for the hub huggingface_hub, is not installed.
 

@@ -11,13 +11,13 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 from urllib.parse import quote
 
-from rlx.errors import CorruptShardError, DownloadError, SourceError, SourceNotFoundError
+from rlx.errors import CorruptShardError, DownloadError, OptionError, SourceError, SourceNotFoundError
 from rlx.files import hub_api
 from rlx.files.checksum import FileStat, pieces_of
 from rlx.files.http import HttpSession
@@ -408,12 +408,22 @@ class Hub(WritableLocation):
         self._ask(lambda api: api.create_repo(self.address.repo, repo_type="dataset", private=private, exist_ok=True))
 
     def tagged(self, version: str) -> str | None:
-        """Return the commit that a tag of the repository names."""
-        try:
+        """Return the commit that a tag of the repository names.
+
+        Raises:
+            OptionError: a branch has that name, which a tag cannot have too.
+        """
+        branches, tags = {_MAIN}, dict[str, str]()
+        with suppress(SourceNotFoundError):
             refs = self._ask(lambda api: api.list_repo_refs(self.address.repo, repo_type="dataset"))
-        except SourceNotFoundError:
-            return None
-        return next((tag.target_commit for tag in refs.tags if tag.name == version), None)
+            branches |= {branch.name for branch in refs.branches}
+            tags = {tag.name: tag.target_commit for tag in refs.tags}
+        if version in branches:
+            raise OptionError(
+                f"`version` {version} is the name of a branch of {self.url}",
+                hint="choose another `version`, such as v1",
+            )
+        return tags.get(version)
 
     def tag(self, version: str) -> None:
         """Tag the commit that was written last, or the newest."""

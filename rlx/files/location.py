@@ -322,7 +322,11 @@ class WritableLocation(Location):
         """
 
     def tagged(self, version: str) -> str | None:  # noqa: ARG002
-        """Return the commit that a version names, where the location keeps versions."""
+        """Return the commit that a version names, where the location keeps versions.
+
+        Raises:
+            OptionError: no version can have that name there.
+        """
         return None
 
     def tag(self, version: str) -> None:

@@ -71,12 +71,13 @@ def push(
     Arguments and errors are those of ``rlx.push``.
     """
     local, location = Dataset(dataset), _writable(url)
-    location.create(private=private)
     version, tagged = version or local.manifest.version, None
     if version is not None:
         tagged = location.tagged(version)
         if tagged is not None and local.manifest.version != version:
             raise _taken(location, version)
+    location.create(private=private)
+    if version is not None:
         local = _noted(local, version)
     with _held(local, location, overwrite=overwrite):
         return _push(

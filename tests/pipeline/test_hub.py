@@ -279,6 +279,23 @@ def test_versions_are_tags_and_stay(hub: HubServer, tmp_path: Path) -> None:
         rlx.push(grown, URL, version="../v1")
 
 
+def test_a_version_named_as_a_branch_is_refused_before_anything_is_written(hub: HubServer, dataset: Path) -> None:
+    before = tree(dataset)
+    with pytest.raises(
+        OptionError, match=r"`version` main is the name of a branch of hf://datasets/me/pong"
+    ) as refused:
+        rlx.push(dataset, URL, version="main")
+    assert refused.value.hint == "choose another `version`, such as v1"
+    assert tree(dataset) == before
+    assert "me/pong" not in hub.repos
+    hub.add("me/pong", {})
+    hub.repos["me/pong"].branches["dev"] = hub.repos["me/pong"].branches["main"]
+    with pytest.raises(OptionError, match="`version` dev is the name of a branch"):
+        rlx.push(dataset, URL, version="dev")
+    assert tree(dataset) == before
+    assert len(hub.repos["me/pong"].commits) == 1
+
+
 def test_a_killed_push_is_tagged_by_the_next(hub: HubServer, dataset: Path) -> None:
     hub.faults = lambda request: Fault(403) if "/tag/" in request.path else None
     with pytest.raises(rlx.errors.ForbiddenError):
