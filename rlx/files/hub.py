@@ -352,6 +352,11 @@ class Hub(WritableLocation):
             for addition in additions:
                 self._additions[addition.path_in_repo] = addition
 
+    def is_unchanged(self, name: str) -> bool:
+        """Return whether a file that was put is in the newest commit already, so that the next one omits it."""
+        added = self._additions[self._in_repo(name)]
+        return added._remote_oid is not None and added._remote_oid == added._local_oid
+
     def replace(self, name: str, content: bytes, *, seen: FileStat | None) -> bool:
         """Commit all files that were put or deleted, and this one, unless there was another commit meanwhile."""
         from huggingface_hub import CommitOperationAdd  # noqa: PLC0415

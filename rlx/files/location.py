@@ -355,6 +355,10 @@ class WritableLocation(Location):
         for file in files:
             self.put(file.name, _counted(file), bytes=file.bytes, crc32c=file.crc32c)
 
+    def is_unchanged(self, name: str) -> bool:  # noqa: ARG002
+        """Return whether the location knew, when a file was put, that it has the same content already."""
+        return False
+
     @abstractmethod
     def list(self, below: str) -> Iterator[FileStat]:
         """Yield the files in a directory and in those below it; their checksums are not known."""

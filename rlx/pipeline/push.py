@@ -167,11 +167,16 @@ def _push(
     sending = _Sending(local.path, location, plan, progress)
     sending.run(jobs)
     copies = {} if plan.copies is None else _read_copies(local.path, *plan.copies)
+    card: dict[str, bytes] = {}
     if location.is_atomic:
         location.delete(plan.unwanted)
-        copies |= _card(local, location, *said, is_changed=is_changed)
-    location.put_contents(copies)
-    is_changed |= bool(copies)
+        card = _card(local, location, *said, is_changed=is_changed)
+    sizes = {name: len(content) for name, content in card.items()}
+    progress.expect("bytes", sum(sizes.values()))
+    location.put_contents({**copies, **card})
+    progress.advance("bytes", sum(sizes.values()))
+    sending.count(sizes)
+    is_changed |= bool(copies or card)
     if not location.is_atomic:
         check_claim(location, local.manifest)
     # Where all is one commit, what was sent or deleted is committed with the manifest, changed or not.
@@ -323,9 +328,8 @@ class _Sending:
                     failures.append(sent)
                     failed += len(batch)
                 elif sent != _WAS_THERE:
-                    self.files += len(batch)
-                    self.bytes += sent
-                    self.shards.update(name.split("/")[1] for name in batch)
+                    new = self.count({name: wanted[name].bytes for name in batch})
+                    self.shards.update(name.split("/")[1] for name in new)
         if not failures:
             return
         if failed == len(wanted):
@@ -334,6 +338,13 @@ class _Sending:
             f"{failed} of {len(wanted)} files could not be sent to {self._location.url}: {failures[0]}",
             hint="run the same command again: it sends the rest",
         )
+
+    def count(self, files: Mapping[str, int]) -> list[str]:
+        """Count files that were put, given their bytes; return those that the location did not have already."""
+        new = [name for name in files if not self._location.is_unchanged(name)]
+        self.files += len(new)
+        self.bytes += sum(files[name] for name in new)
+        return new
 
     def _send(self, batch: tuple[str, ...], cancel: Cancel) -> int:
         cancel.check()

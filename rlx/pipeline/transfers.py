@@ -33,7 +33,7 @@ class TransferReport(Report):
         dataset, id, store, shards, steps, trajectories, bytes, seconds: see ``Report``.
         steps_written, skipped_shards, failures, not_taken: see ``Report``.
         url: the location at the other end.
-        transferred_files: files transferred in this run.
+        transferred_files: files transferred in this run, with those of the card on the hub, without the manifest.
         transferred_bytes: bytes of these files.
     """
 

@@ -36,11 +36,19 @@ def shards_at(hub: HubServer) -> dict[str, bytes]:
     }
 
 
+def card_at(hub: HubServer) -> dict[str, bytes]:
+    """The files of the dataset's card at the hub."""
+    own = ("shards/", "rlx.json", ".gitattributes")
+    return {name: content for name, content in hub.files("me/pong").items() if not name.startswith(own)}
+
+
 def test_push_is_one_commit_and_pull_gives_the_same_bytes(hub: HubServer, dataset: Path, tmp_path: Path) -> None:
     plan = rlx.push(dataset, URL, dry_run=True)
     report = rlx.push(dataset, URL, private=True)
-    assert report.transferred_files == len(plan.to_transfer) == len(files(dataset)) - 1  # without the manifest
-    assert report.transferred_bytes == plan.bytes
+    assert len(plan.to_transfer) == len(files(dataset)) - 1  # without the manifest
+    card = card_at(hub)
+    assert report.transferred_files == len(plan.to_transfer) + len(card)
+    assert report.transferred_bytes == plan.bytes + sum(map(len, card.values()))
     assert shards_at(hub) == files(dataset)
     assert hub.repos["me/pong"].private
     assert len(hub.repos["me/pong"].commits) == 2  # the first is the hub's own
@@ -117,6 +125,17 @@ def test_every_verb_that_reads_takes_the_url(dataset: Path) -> None:
     assert drawn is not None
     assert drawn.batch_size == (5,)
     assert not [finding for finding in rlx.doctor(URL).findings if finding.severity == "error"]
+
+
+def test_only_what_is_sent_is_counted(hub: HubServer, dataset: Path) -> None:
+    rlx.push(dataset, URL)
+    again = rlx.push(dataset, URL, overwrite=True)
+    assert (again.transferred_files, again.transferred_bytes, again.skipped_shards) == (0, 0, 3)
+    before = card_at(hub)
+    licensed = rlx.push(dataset, URL, license="mit")
+    new = [content for name, content in card_at(hub).items() if content != before[name]]
+    assert (licensed.transferred_files, licensed.transferred_bytes) == (len(new), sum(map(len, new)))
+    assert len(new) == 2  # README.md and croissant.json
 
 
 def test_more_shards_are_one_more_commit(hub: HubServer, dataset: Path, tmp_path: Path) -> None:
