@@ -42,7 +42,7 @@ _PAPERS: Mapping[str, str] = {
 }
 _MAX_BYTES = 2**21
 _NEXT = re.compile(r"\n\s*\n(?=[@%])")
-_IN_CARD = re.compile(r"^```\w*\s+(@\w+\{.*?)^```", re.MULTILINE | re.DOTALL)
+_IN_CARD = re.compile(r"^(?P<fence>```+)\w*\s+(?P<entries>@\w+\{.*?)^(?P=fence)", re.MULTILINE | re.DOTALL)
 
 
 def citations(manifest: Manifest, location: Location) -> list[str]:
@@ -68,7 +68,7 @@ def card_citations(card: Path) -> list[str]:
     """
     if not card.is_file() or card.stat().st_size > _MAX_BYTES:
         return []
-    return [entry for block in _IN_CARD.findall(_text(card.read_bytes())) for entry in _entries(block)]
+    return [entry for block in _IN_CARD.finditer(_text(card.read_bytes())) for entry in _entries(block["entries"])]
 
 
 def write_citations(path: Path, entries: Sequence[str]) -> None:

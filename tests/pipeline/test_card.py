@@ -19,7 +19,7 @@ import rlx
 from rlx.errors import OptionError
 from rlx.manifest import Manifest
 from rlx.pipeline.card import CROISSANT, MARK, NAME, TABLE, Card
-from rlx.pipeline.citation import known_citations
+from rlx.pipeline.citation import card_citations, known_citations
 from rlx.store.dataset import Dataset
 from rlx.store.layout import CITATION as CITATIONS
 from tests.hub_server import HubServer
@@ -266,3 +266,5 @@ def test_code_is_shown_as_it_was_written_and_stays_in_its_fence(hub: HubServer, 
     assert shown["sh"] == f"{command}\n"
     assert shown["bibtex"] == f"{entry}\n\n{other}\n"
     assert tokens[-1].type == "fence"
+    (tmp_path / NAME).write_text(text)
+    assert card_citations(tmp_path / NAME) == [entry, other]
