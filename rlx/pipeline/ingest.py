@@ -242,7 +242,7 @@ class _PendingShards:
         self.failures: dict[str, SourceError] = {}
         self.steps_written = 0
 
-    def arrived(self, shard: int, error: Exception | None) -> None:
+    def arrived(self, shard: int, error: BaseException | None) -> None:
         """Take note, from any thread, that the shard can be read, or cannot be fetched."""
         self._events.put(partial(self._take, shard, error))
 
@@ -271,7 +271,7 @@ class _PendingShards:
         else:
             event()
 
-    def _take(self, shard: int, error: Exception | None) -> None:
+    def _take(self, shard: int, error: BaseException | None) -> None:
         if isinstance(error, SourceError):
             self._fail(shard, error)
         elif error is not None:

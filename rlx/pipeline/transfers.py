@@ -22,7 +22,7 @@ from rlx.wording import command
 # Transfers wait for the network and not for a core: enough to hide how long a server takes to answer.
 JOBS = 8
 T = TypeVar("T", bound=Hashable)
-Arrived = Callable[[int, Exception | None], None]
+Arrived = Callable[[int, BaseException | None], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +240,10 @@ class Fetching(Delivery):
             self._room.acquire()
             if self._cancel.is_set():
                 return
-            self._transfers.submit(self._bring, shard, arrived)
+            try:
+                self._transfers.submit(self._bring, shard, arrived)
+            except RuntimeError as exc:  # no thread can be started
+                arrived(shard, exc)
 
     def _bring(self, shard: int, arrived: Arrived) -> None:
         try:
@@ -248,7 +251,7 @@ class Fetching(Delivery):
                 self._fetch_once(name)
         except CancelledError:
             return
-        except Exception as exc:  # raised, or reported, by the thread that waits for shards
+        except BaseException as exc:  # raised, or reported, by the thread that waits; rich exits if a pipe has closed
             arrived(shard, exc)
         else:
             arrived(shard, None)

@@ -103,6 +103,27 @@ def test_a_shard_that_the_server_lacks_fails_alone(cli: Cli, server: GcsServer) 
     assert (said["shards"], said["failed_shards"], said["error"]["type"]) == (1, ["00003"], "PartialError")
 
 
+def test_a_warning_that_nobody_reads_ends_the_download(cli: Cli, server: GcsServer, tmp_path: Path) -> None:
+    """The thread of a transfer prints it: what that raises must reach the thread that waits for shards."""
+    shutil.copytree(SAMPLE_RUN, tmp_path / "mirror")
+    (tmp_path / "mirror" / FILES[1]).unlink()
+    reader, stderr = os.pipe()
+    os.close(reader)
+    run = ["download", "Pong/5", "--shards", "0-2", "--jobs", "1"]
+    with GcsServer(tmp_path / "mirror") as mirror:
+        done = subprocess.run(
+            [*PROGRAM, *run],
+            env={**os.environ, "RLX_SOURCES": f"{mirror.url} {server.url}"},
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            check=False,
+            timeout=60,
+        )
+    os.close(stderr)
+    assert (done.returncode, done.stdout) == (141, b"")
+    assert cli(*run, "--source", server.url).code == 0  # resumed
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

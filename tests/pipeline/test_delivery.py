@@ -1,5 +1,6 @@
 """The delivery of remote files: a few ahead, each once, gone when no longer needed."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
@@ -15,7 +16,7 @@ from rlx.progress import Silent
 from tests.gcs_server import Fault, GcsServer
 from tests.pipeline.datasets import RLU_NAMES, quick, wait_until, write_dopamine, write_rlu
 
-Arrivals = SimpleQueue[tuple[int, Exception | None]]
+Arrivals = SimpleQueue[tuple[int, BaseException | None]]
 
 
 @pytest.fixture
@@ -95,3 +96,26 @@ def test_a_file_that_two_shards_need_stays_for_the_second(tmp_path: Path, here: 
         assert names(here) == sorted(index)
         asked = [request.name for request in server.requests if "observation" in request.name]
     assert len(asked) == len(set(asked)) == 3
+
+
+def test_a_thread_that_cannot_be_started(server: GcsServer, here: Path) -> None:
+    source = RLUnpluggedLayout("Pong", 5).source(here)
+    delivery, arrivals = Fetching(Mirrors([quick(server)]), source, here, Silent(), ahead=1, keep=False), Arrivals()
+    go_on = threading.Event()
+
+    def arrived(shard: int, error: BaseException | None) -> None:
+        arrivals.put((shard, error))
+        if error is None:
+            go_on.wait()  # the next shard needs another thread
+
+    delivery.start(range(2), arrived)
+    assert arrivals.get() == (0, None)
+    before = threading.stack_size(1 << 47)
+    try:
+        delivery.finished(0)
+        shard, error = arrivals.get(timeout=30)
+    finally:
+        threading.stack_size(before)
+        go_on.set()
+        delivery.stop()
+    assert (shard, type(error)) == (1, RuntimeError)
