@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 
 from rlx.engine.ray_cluster import ray_cluster
-from rlx.pipeline.convert import convert
+from rlx.pipeline.convert import Fetched, convert
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx_cli.app import main
@@ -139,7 +139,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
 def _pong(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("pong") / "dataset"
     options = Options(jobs=1, command="rlx convert sample")
-    convert(SAMPLE_RUN, path, options, source_format=None, progress=Silent())
+    convert(Fetched(SAMPLE_RUN), path, options, source_format=None, progress=Silent())
     return path
 
 

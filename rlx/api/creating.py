@@ -310,12 +310,4 @@ def convert(
         ray_address=ray_address,
         command=command_line("convert", [str(source)], chosen),
     )
-    return convert_run(
-        files.path,
-        Path(destination),
-        options,
-        source_format=from_,
-        origin=files.origin,
-        citations=files.citations,
-        progress=progress,
-    )
+    return convert_run(files, Path(destination), options, source_format=from_, progress=progress)

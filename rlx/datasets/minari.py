@@ -22,7 +22,7 @@ from rlx.files.atomic import whole
 from rlx.formats.minari.layout import ID, METADATA
 from rlx.formats.minari.reader import find_runs
 from rlx.home import home
-from rlx.pipeline.convert import convert
+from rlx.pipeline.convert import Fetched, convert
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.schema import Role, Schema
@@ -203,7 +203,7 @@ def _convert(dataset_id: str, destination: Path, *, overwrite: bool) -> None:
     if not (source / "data" / METADATA).is_file():
         raise SourceNotFoundError(f"Minari has no dataset {dataset_id} in {datasets_path()}", hint=_hint(dataset_id))
     options = Options(jobs=1, overwrite=overwrite, command=f"rlx convert {dataset_id} --from minari")
-    report = convert(source, destination, options, source_format="minari", progress=Silent())
+    report = convert(Fetched(source), destination, options, source_format="minari", progress=Silent())
     for error in report.failures.values():
         raise error
 

@@ -5,7 +5,6 @@ Endpoint, token, cache and offline mode are those of huggingface_hub: ``HF_ENDPO
 turns it off.
 """
 
-import hashlib
 import io
 import re
 import threading
@@ -19,7 +18,7 @@ from urllib.parse import quote
 
 from rlx.errors import CorruptShardError, DownloadError, OptionError, SourceError, SourceNotFoundError
 from rlx.files import hub_api
-from rlx.files.checksum import FileStat, pieces_of
+from rlx.files.checksum import FileStat, digests_of, pieces_of
 from rlx.files.http import HttpSession
 from rlx.files.hub_api import OutdatedError, asked, check_installed, endpoint, is_offline, listed
 from rlx.files.hub_files import HubAddress, HubFiles
@@ -49,11 +48,11 @@ def _dropped(snapshot: Path) -> list[Path]:
 
 def _differs(link: Path) -> bool:
     # The cache names a file of git LFS by its sha256, and others by a shorter checksum.
-    expected = link.readlink().name
-    if not _SHA256.fullmatch(expected):
+    name = link.readlink().name
+    if not _SHA256.fullmatch(name):
         return False
-    with link.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() != expected
+    expected = FileStat(name, str(link), sha256=name)
+    return bool(digests_of(link, expected).differences(expected))
 
 
 class _SentBytes:
@@ -354,8 +353,10 @@ class Hub(WritableLocation):
 
     def is_unchanged(self, name: str) -> bool:
         """Return whether a file that was put is in the newest commit already, so that the next one omits it."""
+        # What huggingface_hub was told when the file was put; a release without it counts the file as sent.
         added = self._additions[self._in_repo(name)]
-        return added._remote_oid is not None and added._remote_oid == added._local_oid
+        there = getattr(added, "_remote_oid", None)
+        return there is not None and there == getattr(added, "_local_oid", None)
 
     def replace(self, name: str, content: bytes, *, seen: FileStat | None) -> bool:
         """Commit all files that were put or deleted, and this one, unless there was another commit meanwhile."""

@@ -256,8 +256,8 @@ class Card:
 def foreign_files(there: Mapping[str, bytes]) -> set[str]:
     """Return which of the files at a location no push has written.
 
-    With a card of rlx, or without any, that is none. Otherwise the Croissant description of an earlier push says what
-    it wrote beside it.
+    The set is empty if the card is rlx's own, or absent. Otherwise the Croissant description of an earlier push tells
+    which files it wrote.
     """
     if NAME not in there or MARK.encode() in there[NAME]:
         return set()

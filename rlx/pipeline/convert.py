@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlx import manifest
 from rlx.block import Block
@@ -26,6 +27,9 @@ from rlx.store.dataset_writer import claimed
 from rlx.store.layout import SHARDS, shard_files, shard_name
 from rlx.store.trajectories import Trajectories
 from rlx.wording import plural
+
+if TYPE_CHECKING:
+    from rlx.files.hub import Hub
 
 logger = logging.getLogger(__name__)
 _MAX_NAMED = 20
@@ -56,34 +60,30 @@ def fetched(source: str | os.PathLike[str], progress: Progress | None = None) ->
     # Reading a directory should not load the HTTP libraries.
     from rlx.files.hub import Hub  # noqa: PLC0415
 
-    location = Hub(source)
+    return fetched_from(Hub(source), progress)
+
+
+def fetched_from(location: "Hub", progress: Progress | None = None) -> Fetched:
+    """Return the files of a location of the hub; see ``fetched``."""
     path, card = location.snapshot(progress)
     return Fetched(path, location.pinned, card_citations(card))
 
 
 def convert(
-    source: Path,
-    destination: Path,
-    options: Options,
-    *,
-    source_format: str | None,
-    origin: str | None = None,
-    citations: Sequence[str] = (),
-    progress: Progress,
+    files: Fetched, destination: Path, options: Options, *, source_format: str | None, progress: Progress
 ) -> Report:
     """Convert files of another project, or a dataset, into a dataset; resume an unfinished one.
 
     Args:
         source_format: ``rlx`` or a name of ``readable()``, perhaps with options (``torchrl:time_dim=0``); auto-detected
             by default.
-        origin, citations: of ``Fetched``.
 
     Raises what ``rlx.convert`` does.
     """
-    check_apart(source, destination)
-    opened, root = open_source(source, source_format)
+    check_apart(files.path, destination)
+    opened, root = open_source(files.path, source_format)
     parents = [opened.dataset] if isinstance(opened, StoredDataset) else []
-    ingest = Ingest(opened, root, options, progress, parents=parents, origin=origin, citations=citations)
+    ingest = Ingest(opened, root, options, progress, parents=parents, origin=files.origin, citations=files.citations)
     with claimed(destination, overwrite=options.overwrite) as claim:
         ingest.check_resumable(claim.place)
         return ingest.run(claim)

@@ -24,7 +24,7 @@ from rlx.formats.rl_unplugged.reader import ORDER
 from rlx.home import home
 from rlx.manifest import Manifest
 from rlx.pipeline.catalog import RemoteRun, find_remote
-from rlx.pipeline.convert import convert, fetched, warn
+from rlx.pipeline.convert import convert, fetched_from, warn
 from rlx.pipeline.hosted_datasets import Hosted, located
 from rlx.pipeline.ingest import Ingest, noted_origins
 from rlx.pipeline.options import Options
@@ -275,18 +275,9 @@ def _states(ingest: Ingest, listed: Manifest | None, directory: Path | None) -> 
 
 def download_hosted(run: Hosted, destination: Path | None, options: Options, *, progress: Progress) -> Report:
     """Fetch a dataset of another project from the hub and convert it; its commit is recorded."""
-    found, _ = located(run)
+    found, location = located(run)
     place = home() / found.id if destination is None else destination
-    files = fetched(found.url, progress)
-    return convert(
-        files.path,
-        place,
-        options,
-        source_format=None,
-        origin=files.origin,
-        citations=files.citations,
-        progress=progress,
-    )
+    return convert(fetched_from(location, progress), place, options, source_format=None, progress=progress)
 
 
 def plan_hosted(run: Hosted, destination: Path | None) -> list[PlannedFile]:

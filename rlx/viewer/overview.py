@@ -98,7 +98,7 @@ class Overview:
 
     @property
     def _shown(self) -> NDArray[np.bool_]:
-        """[N] trajectories that count: whole episodes, or all if there are none."""
+        """[N] trajectories that count: whole episodes, or all if no episode is whole."""
         return self.whole if self.whole.any() else np.ones_like(self.whole)
 
     @property

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.formats.rl_unplugged import shard_file
-from rlx.pipeline.convert import convert
+from rlx.pipeline.convert import Fetched, convert
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from scripts.bench import peer, timing
@@ -34,7 +34,7 @@ FILES = 2
 def anew(source: Path, destination: Path, jobs: int, shards: list[int] | None = None) -> None:
     """Converts a directory with rlx, from the start."""
     options = Options(jobs=jobs, overwrite=destination.exists(), shards=shards)
-    convert(source, destination, options, source_format=None, progress=Silent())
+    convert(Fetched(source), destination, options, source_format=None, progress=Silent())
 
 
 def peer_anew(logs: Path, destination: Path) -> None:
@@ -124,12 +124,7 @@ def measure_memory(folder: Path, frames: NDArray[np.uint8], rows: int) -> dict[s
     logs.mkdir(parents=True)
     write_run(logs, frames, rows, 1)
     # In a process of its own that has imported nothing else, as a worker is.
-    program = (
-        "from pathlib import Path; from rlx.pipeline.convert import convert; from rlx.pipeline.options import Options; "
-        "from rlx.progress import Silent; "
-        f"source, destination = Path({str(logs)!r}), Path({str(folder / 'rlx')!r}); "
-        "convert(source, destination, Options(jobs=1), source_format=None, progress=Silent())"
-    )
+    program = f"import rlx; rlx.convert({str(logs)!r}, {str(folder / 'rlx')!r}, jobs=1)"
     return {"rows": rows, "peak_mb": peak_mb(program), "before_mb": peak_mb()}
 
 

@@ -32,11 +32,7 @@ from scripts.bench.play import play
 LENGTH, SHARD_EPISODES = 1000, 20
 SIZES = ("small", "large")
 _DISCRETE, _CONTINUOUS = ("int64", ()), ("float32", (2,))
-_EXPORT = "from pathlib import Path; from rlx.pipeline.export import export; from rlx.progress import Silent"
-_IMPORT = (
-    "from pathlib import Path; from rlx.pipeline.convert import convert; from rlx.pipeline.options import Options; "
-    "from rlx.progress import Silent"
-)
+_IMPORT = "import rlx, rlx.pipeline.convert, rlx.pipeline.export"
 _PEER = "from pathlib import Path; from scripts.bench import peer"
 
 
@@ -92,9 +88,8 @@ def observations(kind: str) -> NDArray[Any]:
 def programs(folder: Path, format: str, size: str) -> Iterator[tuple[str, str]]:
     """What is done to a dataset, one after the other, and the program that does it."""
     data, out, back = (str(folder / name) for name in (size, f"{size}-v0", f"{size}-back"))
-    yield "export", f"{_EXPORT}; export(Path({data!r}), Path({out!r}), {format!r}, progress=Silent())"
-    arguments = f"Path({out!r}), Path({back!r}), Options(jobs=1), source_format={format!r}, progress=Silent()"
-    yield "import", f"{_IMPORT}; convert({arguments})"
+    yield "export", f"{_IMPORT}; rlx.convert({data!r}, {out!r}, to={format!r})"
+    yield "import", f"{_IMPORT}; rlx.convert({out!r}, {back!r}, from_={format!r}, jobs=1)"
     if format == "dopamine" and peer.is_installed():
         yield "torchrl_import", f"{_PEER}; peer.convert(Path({out!r}) / 'replay_logs', Path({back + '-peer'!r}), 1)"
 

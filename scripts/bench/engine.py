@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlx.engine.ray_cluster import ray_cluster
-from rlx.pipeline.convert import convert
+from rlx.pipeline.convert import Fetched, convert
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from scripts.bench import timing
@@ -26,7 +26,7 @@ WORKERS = 2
 def anew(source: Path, destination: Path, engine: str) -> None:
     """Converts a run, from the start."""
     options = Options(jobs=WORKERS, overwrite=destination.exists(), engine=engine)
-    convert(source, destination, options, source_format=None, progress=Silent())
+    convert(Fetched(source), destination, options, source_format=None, progress=Silent())
 
 
 def measure(folder: Path, frames: int, rounds: int) -> dict[str, Any]:

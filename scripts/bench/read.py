@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 import rlx
-from rlx.pipeline.convert import convert
+from rlx.pipeline.convert import Fetched, convert
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from scripts.bench import peer, timing
@@ -40,7 +40,7 @@ class Bench:
         logs.mkdir(parents=True)
         self._capacity = rows // files
         write_run(logs, frames, self._capacity, files)
-        convert(logs, folder / "rlx", Options(jobs=1), source_format=None, progress=Silent())
+        convert(Fetched(logs), folder / "rlx", Options(jobs=1), source_format=None, progress=Silent())
         self.dataset = rlx.open(folder / "rlx")
         self.replays: dict[str, Any] = {}
         if peer.is_installed():

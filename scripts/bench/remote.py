@@ -31,7 +31,7 @@ import rlx
 from rlx.files.bucket import Bucket
 from rlx.files.checksum import FileStat
 from rlx.files.location import Location
-from rlx.pipeline.convert import convert
+from rlx.pipeline.convert import Fetched, convert
 from rlx.pipeline.options import Options
 from rlx.pipeline.push import push
 from rlx.progress import Silent
@@ -55,7 +55,7 @@ def written(folder: Path, game: str, rows: int, files: int) -> Path:
     logs = folder / "logs" / game / "1" / "replay_logs"
     logs.mkdir(parents=True)
     write_run(logs, play(game, FRAMES).frames, rows // files, files)
-    convert(logs, folder / "set", Options(jobs=1), source_format=None, progress=Silent())
+    convert(Fetched(logs), folder / "set", Options(jobs=1), source_format=None, progress=Silent())
     return folder / "set"
 
 

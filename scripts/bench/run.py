@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlx.pipeline.convert import convert
+from rlx.pipeline.convert import Fetched, convert
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from scripts.bench import peer
@@ -31,7 +31,7 @@ def converted_run(folder: Path, game: str, rows: int, files: int, *, with_peer: 
     logs = folder / "logs" / peer.RUN_ID / "replay_logs"
     logs.mkdir(parents=True)
     write_run(logs, play(game, FRAMES).frames, rows // files, files)
-    convert(logs, folder / "rlx" / peer.RUN_ID, Options(jobs=1), source_format=None, progress=Silent())
+    convert(Fetched(logs), folder / "rlx" / peer.RUN_ID, Options(jobs=1), source_format=None, progress=Silent())
     if not (with_peer and peer.is_installed()):
         return Run(folder / "rlx", None)
     peer.convert(logs, folder / "torchrl", 1)

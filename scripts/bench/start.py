@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from rlx.pipeline.convert import convert
+from rlx.pipeline.convert import Fetched, convert
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from scripts.bench import timing
@@ -28,7 +28,7 @@ def write_dataset(folder: Path) -> Path:
     logs = folder / "Pong" / "1" / "replay_logs"
     logs.mkdir(parents=True)
     write_run(logs, play("Pong", 2000).frames, 2006, SHARDS)
-    convert(logs, folder / "rlx", Options(jobs=1), source_format=None, progress=Silent())
+    convert(Fetched(logs), folder / "rlx", Options(jobs=1), source_format=None, progress=Silent())
     return folder / "rlx"
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 import rlx
-from rlx.pipeline.convert import convert
+from rlx.pipeline.convert import Fetched, convert
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.store.dataset_writer import claimed
@@ -177,7 +177,7 @@ def test_a_dataset_that_another_process_holds(cli: Cli, pong: Path) -> None:
 
 def test_datasets_that_do_not_go_together(cli: Cli, pong: Path, tmp_path: Path) -> None:
     source = write_dataset(tmp_path / "minari", "x-v0")
-    convert(source, tmp_path / "other", Options(jobs=1), source_format="minari", progress=Silent())
+    convert(Fetched(source), tmp_path / "other", Options(jobs=1), source_format="minari", progress=Silent())
     result = cli("sample", pong, tmp_path / "other", "--batch-size", 4)
     assert result.code == 1
     assert "datasets differ" in result.err

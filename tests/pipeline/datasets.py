@@ -16,7 +16,7 @@ from rlx.files.location import Location
 from rlx.files.retry import RetryPolicy
 from rlx.formats.common.source import Source
 from rlx.manifest import FILE_NAME, Manifest
-from rlx.pipeline.convert import convert
+from rlx.pipeline.convert import Fetched, convert
 from rlx.pipeline.download import download, download_from
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report
@@ -76,7 +76,7 @@ def from_directory(source: Path, destination: Path, run: str = "Pong/5", *, jobs
 def converted(source: Path, destination: Path, *, jobs: int = 1, **options: Any) -> Report:
     """Converts a directory or a dataset."""
     chosen = Options(jobs=jobs, command="rlx convert", **options)
-    return convert(source, destination, chosen, source_format=None, progress=Silent())
+    return convert(Fetched(source), destination, chosen, source_format=None, progress=Silent())
 
 
 def tree(dataset: Path) -> dict[str, str]:

@@ -23,7 +23,7 @@ from rlx.errors import (
 from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.rl_unplugged.reader import find_runs
 from rlx.manifest import FILE_NAME, FileRecord
-from rlx.pipeline.convert import convert
+from rlx.pipeline.convert import Fetched, convert
 from rlx.pipeline.export import export
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
@@ -83,16 +83,16 @@ def test_the_sample_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("format", [None, "dopamine"])
 def test_a_dopamine_directory(tmp_path: Path, format: str | None) -> None:
     logs = write_dopamine(tmp_path / "files") / "Pong/1/replay_logs"
-    report = convert(logs, tmp_path / "set", Options(jobs=1), source_format=format, progress=Silent())
+    report = convert(Fetched(logs), tmp_path / "set", Options(jobs=1), source_format=format, progress=Silent())
     assert (report.id, report.shards, report.failures) == ("Pong/1", 4, {})
     assert rlx.open(report.dataset).manifest.notes["truncation"] == "unrecorded"
 
 
 def test_a_directory_of_another_format(files: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceNotFoundError, match="no run found in"):
-        convert(files, tmp_path / "set", Options(), source_format="dopamine", progress=Silent())
+        convert(Fetched(files), tmp_path / "set", Options(), source_format="dopamine", progress=Silent())
     with pytest.raises(DatasetNotFoundError, match="no dataset at"):
-        convert(files, tmp_path / "set", Options(), source_format="rlx", progress=Silent())
+        convert(Fetched(files), tmp_path / "set", Options(), source_format="rlx", progress=Silent())
     assert not (tmp_path / "set").exists()
 
 

@@ -16,7 +16,7 @@ from rlx.errors import ExportError
 from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.lerobot import tables
 from rlx.formats.lerobot import writer as lerobot
-from rlx.pipeline.convert import convert, open_source
+from rlx.pipeline.convert import Fetched, convert, open_source
 from rlx.pipeline.export import export
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
@@ -148,7 +148,7 @@ class TestLeRobot(DatasetExporterContract):
         times = pyarrow.array((np.array(since) / 25).astype(np.float32))
         table = table.set_column(place, "timestamp", times)
         pyarrow.parquet.write_table(table.append_column("next.truncated", pyarrow.array([False] * 12)), file)
-        convert(source, tmp_path / "data", Options(jobs=1), source_format="lerobot", progress=Silent())
+        convert(Fetched(source), tmp_path / "data", Options(jobs=1), source_format="lerobot", progress=Silent())
         report = export(tmp_path / "data", path, "lerobot", progress=Silent())
         assert report.losses == []
         told = json.loads((path / "meta/info.json").read_text())

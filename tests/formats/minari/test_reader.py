@@ -16,7 +16,7 @@ from rlx.formats.common.source import Source
 from rlx.formats.finding import find_run
 from rlx.formats.minari.layout import MAIN_DATA, METADATA, describe
 from rlx.formats.minari.reader import Minari, find_runs, open_minari
-from rlx.pipeline.convert import convert
+from rlx.pipeline.convert import Fetched, convert
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.schema import Role
@@ -278,13 +278,13 @@ def test_metadata_that_a_manifest_cannot_keep(said: Any, tmp_path: Path) -> None
     assert source.notes["minari"].get("author") == "Ada"
     assert "score" not in source.notes["minari"]
     assert source.notes["not_taken"]["metadata.json: score"] == "not part of any step"
-    convert(root, tmp_path / "data", Options(jobs=1), source_format="minari", progress=Silent())
+    convert(Fetched(root), tmp_path / "data", Options(jobs=1), source_format="minari", progress=Silent())
 
 
 def test_notes_that_rlx_would_not_write(tmp_path: Path) -> None:
     root = write_dataset(tmp_path / "root", "x-v0") / "data"
     change_metadata(root, rlx={"notes": {"seeds": 2**64}, "losses": [], "schema": {}})
-    convert(root, tmp_path / "data", Options(jobs=1), source_format="minari", progress=Silent())
+    convert(Fetched(root), tmp_path / "data", Options(jobs=1), source_format="minari", progress=Silent())
 
 
 def test_another_number_of_steps(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from rlx.errors import ExportError
 from rlx.formats.common.pictures import channels_first
 from rlx.formats.minari.writer import _environment
-from rlx.pipeline.convert import convert, open_source
+from rlx.pipeline.convert import Fetched, convert, open_source
 from rlx.pipeline.export import export
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
@@ -193,7 +193,7 @@ def test_what_minari_wrote_comes_back_equal(
     """Spaces, values, infos, texts and what is said of the dataset, by Minari's own reader, through a dataset."""
     write_minari(tmp_path / "root", "one-v0", observation=observation, action=action, author="Ada", algorithm_name="rl")
     source = tmp_path / "root/one-v0"
-    convert(source, tmp_path / "data", Options(jobs=1), source_format="minari", progress=Silent())
+    convert(Fetched(source), tmp_path / "data", Options(jobs=1), source_format="minari", progress=Silent())
     report = export(tmp_path / "data", tmp_path / "root/two-v0", "minari", progress=Silent())
     assert report.losses == []
     with datasets_at(tmp_path / "root"):

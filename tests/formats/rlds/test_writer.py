@@ -13,7 +13,7 @@ import pytest
 from rlx.errors import ExportError
 from rlx.formats.common import tf_example
 from rlx.formats.rlds import writer as rlds
-from rlx.pipeline.convert import convert, open_source
+from rlx.pipeline.convert import Fetched, convert, open_source
 from rlx.pipeline.export import export
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
@@ -102,7 +102,7 @@ class TestRLDS(DatasetExporterContract):
 
 def again(tmp_path: Path) -> Path:
     """What rlx writes of the dataset that TensorFlow Datasets wrote, through a dataset."""
-    convert(GOLDEN, tmp_path / "data", Options(jobs=1), source_format="rlds", progress=Silent())
+    convert(Fetched(GOLDEN), tmp_path / "data", Options(jobs=1), source_format="rlds", progress=Silent())
     assert export(tmp_path / "data", tmp_path / "1.0.0", "rlds", progress=Silent()).losses == []
     return tmp_path / "1.0.0"
 
