@@ -7,15 +7,15 @@ from rlx.formats.registry import Format
 
 SUFFIX = ".array_record"
 FILE = "data_{:06d}" + SUFFIX
-# Of a directory of p(doom)'s splits: the environment, and how many actions it has.
+# File beside p(doom)'s splits: the environment, and its number of actions.
 METADATA = "metadata.json"
 LENGTH, VIDEO = "sequence_length", "raw_video"
-# p(doom)'s names of fields; any other key has the field's own name.
+# Fields by p(doom)'s keys; any other key is the name of a field.
 KEYS = {VIDEO: "observation", "actions": "action", "rewards": "reward"}
 FLAGS = ("terminated", "truncated")
-# Of an observation, what it was after the last step; in the last record of a trajectory.
+# Prefix of the key of a final observation, in the last record of a trajectory.
 FINAL = "final/"
-# A dict that rlx adds to each of its records; its keys are the fields of ``record.RecordPiece``.
+# A dict that rlx adds to each of its records; its keys are the fields of ``PieceInfo``.
 TRAJECTORY = "rlx"
 LAYOUT = (
     "expected ArrayRecord files, *.array_record, whose records are pickled dicts of arrays of T steps: sequence_length "

@@ -21,7 +21,6 @@ from rlx.formats.array_record import FINAL, FLAGS, KEYS, LAYOUT, LENGTH, METADAT
 from rlx.formats.array_record.record import (
     Array,
     Record,
-    RecordPiece,
     RecordSteps,
     flags_of,
     length_of,
@@ -29,6 +28,7 @@ from rlx.formats.array_record.record import (
     shown,
     text_rows,
 )
+from rlx.formats.common.exporter import PieceInfo
 from rlx.formats.common.fields import (
     NOT_A_ROW_PER_STEP,
     ExtraFields,
@@ -53,7 +53,9 @@ class ArrayRecords:
     """One directory.
 
     Args:
-        keys: where a record keeps every field but the flags; fields that are not recorded have none.
+        keys: key in a record of every recorded field but the flags.
+        names: names of the files.
+        counts: records of each file.
     """
 
     root: Path
@@ -65,7 +67,7 @@ class ArrayRecords:
     counts: tuple[int, ...]
 
     def shards(self) -> Sequence[int]:
-        """Return the files."""
+        """Return the numbers of the shards, one per file."""
         return range(len(self.names))
 
     def files(self, shard: int) -> Sequence[str]:
@@ -97,7 +99,7 @@ class _Trajectory:
     steps: int = 0
     is_open: bool = False
 
-    def follow(self, piece: RecordPiece, record: RecordSteps) -> None:
+    def follow(self, piece: PieceInfo, record: RecordSteps) -> None:
         """Take the next record; raises CorruptShardError unless it continues the trajectory, or begins one."""
         number, step = (self.number, self.steps) if self.is_open else (piece.trajectory, 0)
         if (piece.trajectory, piece.start) != (number, step):
@@ -109,7 +111,7 @@ class _Trajectory:
 
 
 def _pieces(steps: RecordSteps, number: int, schema: Schema, dropped: Counter[str]) -> Iterator[Block]:
-    """Yield the trajectories of a record that another program wrote: they end where it has flags, and where it ends."""
+    """Yield the trajectories of a record of another program: they end at flags and at its end."""
     terminated, truncated = (steps.flags[name] for name in FLAGS)
     ends = np.flatnonzero(terminated | truncated) + 1
     for start, stop in zip([0, *ends.tolist()], [*ends.tolist(), steps.count], strict=True):
@@ -134,8 +136,8 @@ class _From:
         raise NotImplementedError
 
 
-def _blocks(steps: RecordSteps, piece: RecordPiece) -> Iterator[Block]:
-    """Return the steps of a record that rlx wrote: a piece of a trajectory."""
+def _blocks(steps: RecordSteps, piece: PieceInfo) -> Iterator[Block]:
+    """Yield the steps of a record that rlx wrote: a piece of a trajectory."""
     for name, flags in steps.flags.items():
         if flags[: steps.count - piece.is_last].any():
             raise CorruptShardError(f"{steps.place}: {name}: expected it at the last step of a trajectory only")
@@ -161,7 +163,7 @@ def _blocks(steps: RecordSteps, piece: RecordPiece) -> Iterator[Block]:
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a path is an ArrayRecord file, or a directory of such; array-record need not be installed."""
+    """Return whether a path is an ArrayRecord file or a directory of them; does not need array-record."""
     return is_array_record(path) or any(is_array_record(path / name) for name in _names(path)[:1])
 
 
@@ -172,9 +174,9 @@ def open_array_record(
     """Return the dataset in a directory of ArrayRecord files, or in one file.
 
     Args:
-        height: pixels of a frame of ``raw_video``; by default those of a square.
+        height: of frames of ``raw_video``; by default, frames are squares.
         width: the same.
-        channels: bytes of a pixel of ``raw_video``; by default 1 or 3, whichever gives a square.
+        channels: of frames of ``raw_video``; by default 1 or 3, whichever gives a square.
     """
     path = path.absolute()
     root, names = (path, _names(path)) if path.is_dir() else (path.parent, [path.name])
@@ -221,7 +223,7 @@ def _parsed(file: RecordFile, number: int) -> Record:
 def _frame(
     record: Record, given: tuple[int | None, int | None, int | None], notes: Mapping[str, Any], place: str
 ) -> tuple[int, ...] | None:
-    """Return the shape of a frame of ``raw_video``, which a record does not say; None where it has none."""
+    """Return the shape of a frame of ``raw_video``, which records do not state; None without ``raw_video``."""
     video = record.get(VIDEO)
     if video is None:
         return None
@@ -270,7 +272,7 @@ def _name(key: str) -> str:
 
 
 def _kind(value: Any, count: int, name: str, noted: Mapping[str, Field]) -> RowType | None:
-    """Return dtype and shape of the rows of a value; None where it has no row per step of numbers or text."""
+    """Return dtype and shape of the rows of a value; None unless it has one row per step, of numbers or text."""
     if isinstance(value, np.ndarray) and value.shape[:1] == (count,):
         shape = value.shape[1:]
         return value.dtype.name, () if name == "reward" and shape == (1,) else shape
@@ -297,7 +299,7 @@ def _without_outcome(root: Path, names: Sequence[str], records: int, *, has_ends
 
 
 def _environment(root: Path, fields: dict[str, Field]) -> dict[str, Any]:
-    """Return what p(doom)'s metadata say of the environment; adds the number of actions to their field."""
+    """Return the note of the environment in p(doom)'s metadata; adds the number of actions to their field."""
     path = next((place / METADATA for place in (root, root.parent) if (place / METADATA).is_file()), None)
     if path is None:
         return {}

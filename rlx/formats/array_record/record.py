@@ -1,8 +1,7 @@
 """Records of ArrayRecord files: pickled dicts, parsed without unpickling, and their arrays of consecutive steps.
 
-Nothing is imported or called. Of the opcodes, only those that such dicts need are known. The functions that numpy puts
-into a pickle to build an array are recognised by name, and the array is built here, after its size was compared with
-its bytes.
+Nothing is imported or called, and only the opcodes of such dicts are supported. The functions with which numpy pickles
+an array are recognised by name, and the array is built here, after its size was compared with its bytes.
 """
 
 import math
@@ -11,13 +10,14 @@ import reprlib  # shared parts make some texts of repr endless
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pickletools import genops
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError
 from rlx.formats.array_record import FINAL, FLAGS, LENGTH, TRAJECTORY, VIDEO
+from rlx.formats.common.exporter import PieceInfo
 from rlx.formats.common.fields import check_field
 from rlx.formats.common.source import MalformedError
 from rlx.schema import TEXT, Schema
@@ -32,14 +32,17 @@ _MAX_DIMENSIONS = 32
 
 @dataclass(slots=True)
 class _Draft:
-    """Result of a numpy function in a pickle, once its state is known; None for arrays of non-numbers."""
+    """Result of a numpy function in a pickle, once its state is known; ``value`` is None unless it has numbers."""
 
     function: str
     value: Any = None
 
 
 def parse(data: bytes) -> dict[str, Any]:
-    """Return the dict that was pickled: its arrays, and its other values as they are; objects of other types are None.
+    """Return a pickled dict of arrays and plain values; arrays of other types than numbers are None.
+
+    Raises:
+        MalformedError: this is another pickle, or a damaged one.
 
     Example:
         >>> import pickle
@@ -185,7 +188,7 @@ def _ordered(dtype: np.dtype[Any] | None, state: Any) -> np.dtype[Any] | None:
 
 
 def _array(raw: Any, dtype: _Draft, shape: Any, order: str) -> NDArray[Any] | None:
-    """Return the array of these bytes in this machine's byte order; None where it is not of numbers."""
+    """Return the array of these bytes in this machine's byte order; None if it is not of numbers."""
     if dtype.function != "dtype" or dtype.value is None:
         return None
     if not all(type(size) is int and size >= 0 for size in shape) or len(shape) > _MAX_DIMENSIONS:
@@ -206,7 +209,7 @@ _CONSTANTS: Mapping[str, Callable[[], Any]] = {
     "NEWTRUE": lambda: True,
     "NEWFALSE": lambda: False,
 }
-# Opcodes that have their value as argument.
+# Opcodes whose argument is their value.
 _VALUES = re.compile(r"BININT[12]?|BINFLOAT|LONG1|(SHORT_)?BINUNICODE8?|(SHORT_)?BINBYTES8?|BYTEARRAY8")
 _OPERATIONS: Mapping[str, Callable[[_Machine, Any], None]] = {
     "PROTO": _Machine.protocol,
@@ -235,44 +238,26 @@ Record = Mapping[str, Any]
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class RecordPiece:
-    """Which piece of which trajectory a record of rlx holds.
-
-    Args:
-        start: steps of the trajectory in the records before.
-        cut: whether the recording of the trajectory was cut.
-    """
-
-    trajectory: int
-    start: int
-    is_last: bool
-    episode: int
-    from_reset: bool
-    final_recorded: bool
-    cut: bool
-
-    @classmethod
-    def read(cls, said: Mapping[str, Any], place: str) -> Self:
-        """Return what a record says; raises CorruptShardError if anything is missing or of another type."""
-        values: dict[str, Any] = {field.name: said.get(field.name) for field in fields(cls)}
-        if any(type(values[field.name]) is not field.type for field in fields(cls)):
-            raise CorruptShardError(
-                f"{place}: {TRAJECTORY}: expected whole numbers and flags, {', '.join(values)}, "
-                f"found {reprlib.repr(said)}"[:400]
-            )
-        return cls(**values)
+def _piece_info(said: Mapping[str, Any], place: str) -> PieceInfo:
+    values: dict[str, Any] = {field.name: said.get(field.name) for field in fields(PieceInfo)}
+    if any(type(values[field.name]) is not field.type for field in fields(PieceInfo)):
+        raise CorruptShardError(
+            f"{place}: {TRAJECTORY}: expected whole numbers and flags, {', '.join(values)}, found {reprlib.repr(said)}"[
+                :400
+            ]
+        )
+    return PieceInfo(**values)
 
 
 class RecordSteps:
     """The steps of one record.
 
     Args:
-        keys: of every field but the flags; fields that are not recorded have none.
+        keys: key of every recorded field but the flags; others are zeros.
 
     Attributes:
         count: T.
-        piece: which piece of which trajectory it is, if rlx wrote it.
+        piece: its place in a trajectory, if rlx wrote it; else None.
         flags: [T] of each flag.
     """
 
@@ -281,7 +266,7 @@ class RecordSteps:
         self.schema = schema
         self.count = length_of(record, place)
         piece = record.get(TRAJECTORY)
-        self.piece = RecordPiece.read(piece, place) if isinstance(piece, dict) else None
+        self.piece = _piece_info(piece, place) if isinstance(piece, dict) else None
         self._keys = keys
         self._record = record
         self.flags = {name: flags_of(record.get(name), self.count, f"{place}: {name}") for name in FLAGS}
@@ -310,7 +295,7 @@ class RecordSteps:
 
 
 def length_of(record: Record, place: str) -> int:
-    """Return T of a record."""
+    """Return T of a record; raises CorruptShardError if it is missing."""
     length = record.get(LENGTH)
     if type(length) is not int or not 0 < length < _MAX_STEPS:
         raise CorruptShardError(f"{place}: {LENGTH}: expected a number of steps, found {reprlib.repr(length):.80}")
@@ -341,7 +326,7 @@ def _rows(key: str, value: Any, count: int, shape: tuple[int, ...]) -> Array | N
 
 
 def text_rows(value: Any, count: int, shape: tuple[int, ...]) -> Array | None:
-    """Return texts [count, *shape], which a record keeps as one list; None where it is no such list."""
+    """Return texts [count, *shape], which a record keeps as one list; None for other values."""
     if not isinstance(value, list) or len(value) != count * math.prod(shape):
         return None
     if not all(isinstance(text, str) for text in value):

@@ -1,19 +1,18 @@
-"""ArrayRecord files of pickled dicts, a piece of a trajectory each, under p(doom)'s names where they fit."""
+"""ArrayRecord files of pickled dicts, one per piece of a trajectory, under p(doom)'s keys where they fit."""
 
 import errno
 import os
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rlx.formats.array_record import FILE, FINAL, FLAGS, KEYS, LENGTH, SUFFIX, TRAJECTORY, VIDEO
-from rlx.formats.array_record.record import RecordPiece
-from rlx.formats.common.exporter import Experience, Piece, small_pieces
+from rlx.formats.common.exporter import Experience, Piece, PieceInfo, small_pieces
 from rlx.formats.common.provenance import FILE_NAME, save_provenance
 from rlx.formats.common.record_files import array_record
 from rlx.progress import Progress
@@ -26,7 +25,7 @@ _CHANNELS = frozenset({1, 3, 4})
 
 
 class ArrayRecordExporter:
-    """Exporter to files of about 256 MB before compression, a record per piece of at most a MiB of a trajectory."""
+    """Exporter to files of about 256 MB before compression, with one record per MiB of a trajectory."""
 
     title = "ArrayRecord"
 
@@ -80,7 +79,7 @@ def _created(path: Path) -> Iterator[Any]:
             yield writer
         finally:
             writer.close()
-    except RuntimeError as exc:  # of the library, which names the system's error in words
+    except RuntimeError as exc:  # of the library, with the system's message
         number = next((code for code in (errno.ENOSPC, errno.EDQUOT) if os.strerror(code) in str(exc)), errno.EIO)
         if os.strerror(number) not in str(exc):
             raise
@@ -110,10 +109,8 @@ def _record(piece: Piece, schema: Schema, keys: dict[str, str], *, cut: bool) ->
         if schema[name].role == Role.OBSERVATION and piece.is_last:
             record[FINAL + name] = _plain(np.ascontiguousarray(piece.data[name][-1:]))
     record |= {name: np.ascontiguousarray(piece.rows(name)) for name in FLAGS}
-    place = RecordPiece(
-        piece.trajectory, piece.start, piece.is_last, piece.episode, piece.from_reset, piece.final_recorded, cut
-    )
-    return {**record, TRAJECTORY: asdict(place)}
+    info = {field.name: getattr(piece, field.name) for field in fields(PieceInfo)}
+    return {**record, TRAJECTORY: {**info, "cut": cut}}
 
 
 def _plain(rows: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Batches as files: protocols of their exporters, columns, and writing in full or not at all."""
+"""Export of batches: the protocols of exporters, columns, and atomic writes."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ Columns = Mapping[str, NDArray[Any]]
 
 
 class Exporter(Protocol):
-    """Writer of batches into one file, concatenated, so that reading it gives arrays of all their rows.
+    """Writer of batches into one file, which holds the rows of all of them.
 
     The same batches give the same bytes.
     """
@@ -25,25 +25,25 @@ class Exporter(Protocol):
         """Write batches.
 
         Args:
-            batches: at least one; all have the same columns, which differ in nothing but their rows.
-            file: empty, and perhaps a pipe.
+            batches: at least one; all have the same columns, dtypes and row shapes.
+            file: empty; may be a pipe.
 
         Raises:
             MissingExtraError: the format needs a package that is not installed.
-            SchemaMismatchError: the format cannot hold a text.
+            SchemaMismatchError: the format cannot hold a column.
         """
 
 
 @runtime_checkable
 class DirectoryExporter(Protocol):
-    """An exporter whose format is a directory, and so cannot go through a pipe."""
+    """An exporter whose format is a directory, so it cannot write to a pipe."""
 
     def write_directory(self, batches: Iterable[Columns], directory: Path) -> None:
-        """Write batches; the directory does not exist yet."""
+        """Write batches as ``Exporter.write`` does; the directory does not exist yet."""
 
 
 def columns_of(batch: Any) -> dict[str, NDArray[Any]]:
-    """Return the columns of a TensorDict [n].
+    """Return the columns of a TensorDict [n], sorted by name.
 
     Example:
         >>> import torch
@@ -61,13 +61,13 @@ def columns_of(batch: Any) -> dict[str, NDArray[Any]]:
 
 
 def gathered(batches: Iterable[Columns]) -> dict[str, NDArray[Any]]:
-    """Return all rows of all batches, for formats that need them at once."""
+    """Return the columns with the rows of all batches, for formats that write them at once."""
     parts = list(batches)
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def with_values(name: str, rows: NDArray[Any], file: str) -> NDArray[Any]:
-    """Return the rows [n, ...] of a column, for a format that cannot hold rows without any value."""
+    """Return the rows [n, ...] of a column; raises SchemaMismatchError if they are empty, as with shape [0]."""
     if 0 in rows.shape[1:]:
         raise SchemaMismatchError(
             f"{name} is {rows.dtype}{list(rows.shape[1:])}, without a value, which {file} cannot hold",
@@ -77,7 +77,7 @@ def with_values(name: str, rows: NDArray[Any], file: str) -> NDArray[Any]:
 
 
 def without_nul(name: str, rows: NDArray[Any], file: str) -> NDArray[Any]:
-    """Return the texts [n, ...] of a column, for a format that marks the end of a text with NUL."""
+    """Return the texts [n, ...] of a column; raises SchemaMismatchError if one contains NUL."""
     if any("\0" in text for text in rows.flat):
         raise SchemaMismatchError(
             f"{name} has a text with a NUL character, which {file} cannot hold", hint="use `format` jsonl or parquet"
@@ -103,7 +103,11 @@ def tree(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def export(batches: Iterable[Columns], path: Path, exporter: Exporter | DirectoryExporter) -> None:
-    """Write batches to a file or directory atomically; an existing one is replaced."""
+    """Write batches to a file or directory atomically; an existing one is replaced.
+
+    Raises:
+        DatasetExistsError: the path is a directory, and not a Zarr group that the exporter can replace.
+    """
     if path.is_dir() and not (isinstance(exporter, DirectoryExporter) and (path / "zarr.json").is_file()):
         raise DatasetExistsError(f"{path} is a directory; expected a new name, or a file to replace")
     with whole(path) as partial:

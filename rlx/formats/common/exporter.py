@@ -1,4 +1,4 @@
-"""Protocol of exporters of datasets: the data that they get, piece by piece, and losses."""
+"""Protocol of dataset exporters, the pieces of trajectories that they write, and losses."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,14 +23,14 @@ class Experience(Described, Protocol):
 
     @property
     def fingerprint(self) -> str | None:
-        """Checksum of the files that the data come from, and of the settings of the export; None if unknown."""
+        """Checksum of the source files and of the settings of the export; None if unknown."""
 
     @property
     def trajectories(self) -> Trajectories:
         """The table of all trajectories, in the order of the blocks."""
 
     def blocks(self) -> Iterator[Block]:
-        """Yield all steps, in time order, every trajectory whole; at most 32 MiB a block."""
+        """Yield all steps in time order, trajectory by trajectory, in blocks of at most 32 MiB."""
 
 
 class DatasetExporter(Protocol):
@@ -48,23 +48,24 @@ class DatasetExporter(Protocol):
         """Return the data that the format cannot store, each in a few words; known before writing.
 
         Raises:
-            ExportError: it cannot hold the experience at all; names the field and what the format expects of it.
+            ExportError: the format cannot hold a field; names it, and what the format expects of it.
         """
 
     def owns(self, path: Path) -> bool:
         """Return whether the path holds this format, so that an export may replace it."""
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:
-        """Write a file or a directory, in full.
+        """Write a file or a directory.
 
         Args:
-            experience: whose ``losses`` were asked for before.
-            path: where to write; nothing is there yet.
-            destination: its path once it is complete.
-            progress: is advanced in ``steps``.
+            experience: for which ``losses`` raised no error.
+            path: does not exist yet.
+            destination: the path to which the caller renames it when it is complete.
+            progress: advanced in ``steps``.
 
         Raises:
-            OSError: no space is left; raised as the operating system reports it.
+            ExportError: the format cannot hold a value.
+            OSError: the write failed, such as on a full disk.
             MissingExtraError: the format needs a package that is not installed.
         """
 
@@ -77,13 +78,13 @@ def common_losses(
     episodes: bool = False,
     starts: bool = True,
 ) -> list[str]:
-    """Return losses that several formats share, as far as this experience has them to lose.
+    """Return the losses of this experience in a format, of those that several formats share.
 
     Args:
-        final: whether the format has no place for final observations.
-        unrecorded: whether it has none for that one was not recorded.
-        episodes: whether it has none for the numbers of episodes.
-        starts: whether it has none for where in its episode a trajectory starts.
+        final: whether the format cannot hold final observations.
+        unrecorded: whether it cannot mark a final observation as unrecorded.
+        episodes: whether it cannot hold the numbers of episodes.
+        starts: whether it cannot mark a trajectory that starts in the middle of an episode.
     """
     table, losses = experience.trajectories, []
     if final and (recorded := int(table.final_recorded.sum())):
@@ -98,7 +99,7 @@ def common_losses(
 
 
 def unflagged_ends(experience: Experience) -> list[str]:
-    """Return the loss of a format in which what did not terminate was truncated."""
+    """Return the loss of a format that treats all trajectories that did not terminate as truncated."""
     table = experience.trajectories
     count = int((~table.terminated & ~table.truncated).sum())
     return [f"that {_of(count, len(table))} end without being truncated"] if count else []
@@ -126,10 +127,15 @@ def action_fields(schema: Schema) -> list[str]:
 
 
 def only_action(schema: Schema, holds: str, *, discrete: bool = False, floats: bool = False) -> str:
-    """Return the name of the action, if it is the only one and a whole number, or a vector or number of floats.
+    """Return the name of the only action field.
 
     Args:
-        holds: what the format holds per step, for the error otherwise.
+        holds: the actions that the format holds, for the error.
+        discrete: whether an integer per step is allowed.
+        floats: whether a float or a vector of floats per step is allowed.
+
+    Raises:
+        ExportError: there are several action fields, or one of another kind.
     """
     names = action_fields(schema)
     if len(names) == 1:
@@ -142,7 +148,7 @@ def only_action(schema: Schema, holds: str, *, discrete: bool = False, floats: b
 
 
 def check_names(title: str, schema: Schema) -> None:
-    """Raise ExportError if no field is named ``observation`` or ``action``, for formats that require them."""
+    """Raise ExportError unless the schema has ``observation`` and ``action``, or parts of them."""
     for kind, known, found in (
         ("observation", observation_fields(schema), schema.names(Role.OBSERVATION)),
         ("action", action_fields(schema), [name for name in schema if is_action(name)]),
@@ -155,7 +161,7 @@ def check_names(title: str, schema: Schema) -> None:
 
 
 def check_values(title: str, schema: Schema) -> None:
-    """Raise ExportError if a field has no values, as with shape [0], for formats that cannot hold it."""
+    """Raise ExportError if the rows of a field are empty, as with shape [0]."""
     if empty := [name for name, field in schema.fields.items() if 0 in field.shape]:
         found = ", ".join(f"{name} {list(schema[name].shape)}" for name in empty)
         raise ExportError(
@@ -165,7 +171,7 @@ def check_values(title: str, schema: Schema) -> None:
 
 
 def renamed(names: Iterable[str]) -> list[str]:
-    """Return the loss of a format that has one place for observations or actions, which has a name of its own."""
+    """Return the loss of these names, for a format with its own names of the observation and the action."""
     kept = ("observation", "action")
     return [f"the name {name}: it becomes {name.split('/')[0]}" for name in names if name not in kept]
 
@@ -174,7 +180,7 @@ def float32(rows: NDArray[Any], title: str, name: str) -> NDArray[np.float32]:
     """Return numbers as float32.
 
     Raises:
-        ExportError: one is beyond its range.
+        ExportError: a finite number is beyond its range.
     """
     with np.errstate(over="ignore"):
         rounded = rows.astype(np.float32)
@@ -185,15 +191,13 @@ def float32(rows: NDArray[Any], title: str, name: str) -> NDArray[np.float32]:
 
 
 def left_out(names: Sequence[str]) -> list[str]:
-    """Return the loss of fields that a format has no place for."""
+    """Return the loss of these fields, which a format cannot hold."""
     return [f"the field{'s' if len(names) > 1 else ''} {', '.join(names)}"] if names else []
 
 
 def without_finals(schema: Schema, names: Sequence[str]) -> list[str]:
-    """Return the loss of a format that holds these fields with a row per step, of those that have one more per
-    trajectory.
-    """
-    return [f"what {name} was at the end of each trajectory" for name in names if schema[name].role == Role.OBSERVATION]
+    """Return the loss of the last row of observations among these fields, for a format of one row per step."""
+    return [f"the last {name} of each trajectory" for name in names if schema[name].role == Role.OBSERVATION]
 
 
 def rounded_rewards(schema: Schema) -> list[str]:
@@ -209,16 +213,17 @@ def _of(some: int, all: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """n >= 1 consecutive steps of one trajectory.
+class PieceInfo:
+    """The part of a trajectory that a piece holds.
 
     Args:
-        data: an array for every field: [n, ...], observations [n + 1, ...].
-        final_recorded: whether its final observation was recorded; known in the last piece.
-        cut: whether its recording stops although the environment did not end it; known in the last piece.
+        trajectory: its index in the experience.
+        start: steps of the trajectory in earlier pieces.
+        episode: its number in the source.
+        final_recorded: whether its final observation was recorded; valid in the last piece.
+        cut: whether its recording stops although the environment did not end it; valid in the last piece.
     """
 
-    data: Mapping[str, NDArray[np.generic]]
     trajectory: int
     start: int
     is_last: bool
@@ -227,26 +232,37 @@ class Piece:
     final_recorded: bool
     cut: bool
 
+
+@dataclass(frozen=True, slots=True)
+class Piece(PieceInfo):
+    """n >= 1 consecutive steps of one trajectory.
+
+    Args:
+        data: an array for every field: [n, ...], observations [n + 1, ...].
+    """
+
+    data: Mapping[str, NDArray[np.generic]]
+
     @property
     def steps(self) -> int:
         """Steps in the piece."""
         return len(self.data["reward"])
 
     def rows(self, name: str) -> NDArray[np.generic]:
-        """Return [n] the rows of a field; of observations, those before each step."""
+        """Return [n, ...] the rows of a field; of observations, those before each step."""
         return self.data[name][: self.steps]
 
     def next(self, name: str) -> NDArray[np.generic]:
-        """Return [n] the observation after each step."""
+        """Return [n, ...] the observation after each step."""
         return self.data[name][1:]
 
     def stored(self, name: str) -> NDArray[np.generic]:
-        """Return [n] the rows of an observation, and in the last piece [n + 1]: every observation once."""
+        """Return [n, ...] the rows of an observation, in the last piece [n + 1, ...]: every observation once."""
         return self.data[name] if self.is_last else self.rows(name)
 
 
 def pieces(blocks: Iterable[Block], schema: Schema) -> Iterator[Piece]:
-    """Yield the segments of the blocks, in order. One is held back until the observation after it is known."""
+    """Yield the steps of blocks in pieces, in order; each is held back until the observation after it is known."""
     observations = frozenset(schema.names(Role.OBSERVATION))
     held: Piece | None = None
     trajectory = start = 0
@@ -264,7 +280,7 @@ def pieces(blocks: Iterable[Block], schema: Schema) -> Iterator[Piece]:
 
 
 def small_pieces(blocks: Iterable[Block], schema: Schema) -> Iterator[Piece]:
-    """Yield pieces of at most a MiB, for formats that need several times that to encode one."""
+    """Yield pieces of at most a MiB, or one step, for formats that need several times that to encode one."""
     size = max(1, _MAX_SMALL_BYTES // schema.row_bytes)
     observations = frozenset(schema.names(Role.OBSERVATION))
     for piece in pieces(blocks, schema):
@@ -296,7 +312,6 @@ def _segments(block: Block, observations: frozenset[str], trajectory: int, start
             for name, array in block.data.items()
         }
         yield Piece(
-            data,
             trajectory + number,
             start if number == 0 else 0,
             is_last,
@@ -304,5 +319,6 @@ def _segments(block: Block, observations: frozenset[str], trajectory: int, start
             bool(block.from_reset[number]),
             bool(block.final_recorded[number]),
             bool(block.cut[number]),
+            data,
         )
         step, row = step + length, row + length + is_last

@@ -30,12 +30,12 @@ RowType = tuple[str, tuple[int, ...]]
 
 @contextmanager
 def expecting(layout: str) -> Iterator[None]:
-    """End the message of every SourceError with the expected layout; also a decorator of functions.
+    """Append the expected layout to the message of every SourceError; also a decorator of functions.
 
-    A SchemaMismatchError that is left becomes a CorruptShardError.
+    A SchemaMismatchError becomes a CorruptShardError.
 
     Args:
-        layout: the format's, in words that begin with ``expected``.
+        layout: a description of the format that begins with ``expected``.
 
     Example:
         >>> with expecting("expected D4RL's layout: observations [N, ...], ..."):
@@ -56,7 +56,7 @@ def expecting(layout: str) -> Iterator[None]:
 
 
 def check_finite(rows: NDArray[Any], place: str, first: int) -> None:
-    """Raise CorruptShardError if one of the rows, which are numbered from ``first`` on, has NaN or infinity in it."""
+    """Raise CorruptShardError if a row has NaN or infinity; ``first`` is the number of the first row, for messages."""
     if rows.dtype.kind != "f" or (is_finite := np.isfinite(rows)).all():
         return
     worst = np.argwhere(~is_finite)[0]
@@ -66,9 +66,9 @@ def check_finite(rows: NDArray[Any], place: str, first: int) -> None:
 
 
 def check_field(name: str, field: Field, rows: NDArray[Any], place: str, first: int) -> None:
-    """Do the same for the rows of a field, if it is an observation, an action or the reward.
+    """Call ``check_finite`` for the rows of a field that is an observation, an action or the reward.
 
-    Other fields may hold any number: infos are the environment's, and logits of forbidden actions are infinite.
+    Other fields may hold any number, such as infinite logits of forbidden actions.
     """
     is_info = name.split("/")[0] == "info"
     if not is_info and (field.role == Role.OBSERVATION or is_action(name) or name == "reward"):
@@ -95,14 +95,15 @@ def with_flags(fields: Mapping[str, Field], place: str, error: type[SourceError]
 
 
 class ExtraFields:
-    """Fields found one by one, each refused with a reason where it cannot be added to those before it.
+    """Fields of a file, added one by one; one that conflicts with those before it is noted with the reason.
 
     Args:
         known: the fields that the format itself names.
 
     Attributes:
+        fields: the added fields, by name.
         keys: the key of each in the file, by the field's name.
-        not_taken: reason by key of everything that is no field.
+        not_taken: the reason for every key that is not a field.
     """
 
     def __init__(self, known: Iterable[str] = ()) -> None:
@@ -120,10 +121,10 @@ class ExtraFields:
         """Add a field, or note why not; returns whether it was added.
 
         Args:
-            key: where the file keeps it.
-            name: what the field is to be called.
+            key: its name in the file.
+            name: name of the field.
             kind: dtype and shape of a row; None if its values are neither numbers nor text.
-            space: of the field, if it is known.
+            space: of the field, if known.
         """
         if kind is None:
             return self.leave(key, NOT_NUMBERS_OR_TEXT)
@@ -132,7 +133,7 @@ class ExtraFields:
             check_name(name, field)
         except SchemaMismatchError as exc:
             return self.leave(key, str(exc))
-        if (other := self._in_the_way(name)) is not None:
+        if (other := self._conflicting(name)) is not None:
             return self.leave(key, f"{other!r} is a field already")
         self._take(name)
         self.fields[name], self.keys[name] = field, key
@@ -147,8 +148,8 @@ class ExtraFields:
         self._names.add(name)
         self._groups.update(_parents(name))
 
-    def _in_the_way(self, name: str) -> str | None:
-        """Return the field that a field of this name would be, or be part of, or be a group above."""
+    def _conflicting(self, name: str) -> str | None:
+        """Return the field of this name, or above or below it; None if the name is free."""
         if name in self._groups:
             return next(other for other in sorted(self._names) if other.startswith(f"{name}/"))
         return next((other for other in (name, *_parents(name)) if other in self._names), None)
@@ -160,7 +161,7 @@ def _parents(name: str) -> list[str]:
 
 
 def not_taken_note(reasons: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return the note of keys that are not taken; empty if all are.
+    """Return the note of keys that are not taken; empty if there are no reasons.
 
     At most 100 keys are named; the last entry counts the others.
 
@@ -187,7 +188,7 @@ def not_taken(notes: Mapping[str, Any]) -> dict[str, str]:
 
 
 def can_be_noted(said: Any) -> bool:
-    """Return whether a manifest can keep a file's metadata of the dataset: short JSON of finite numbers.
+    """Return whether a manifest can keep metadata: finite numbers, and at most 10,000 characters of JSON.
 
     Example:
         >>> can_be_noted({"author": "Ada"}), can_be_noted([float("nan")]), can_be_noted("x" * 10_000)

@@ -1,4 +1,4 @@
-"""Arrays in the ``.npy`` format: headers, which are matched and never evaluated, and compressed files as streams."""
+"""Arrays in the ``.npy`` format: headers, matched by a pattern and never evaluated, and streams of compressed files."""
 
 import gzip
 import io
@@ -41,7 +41,7 @@ _FAILURES = (
 
 
 def header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """Return the beginning of a file with an array of little-endian numbers, or texts."""
+    """Return the header of a file with an array of little-endian numbers, or texts."""
     file = io.BytesIO()
     described = {"descr": np.dtype(dtype).newbyteorder("<").str, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, described)
@@ -49,11 +49,14 @@ def header(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def read_header(read: Callable[[int], bytes], *, text: bool = False) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Return dtype and shape of the array that a stream holds, which is left at the first of its values.
+    """Return dtype and shape of the array in a stream, and leave the stream at the first value.
 
     Args:
-        read: returns the next bytes of the stream, as many as asked for.
-        text: whether the array may be one of texts.
+        read: returns this many of the next bytes.
+        text: whether the array may have texts.
+
+    Raises:
+        MalformedError: this is not a C-ordered array of numbers, or texts.
     """
     magic = read(8)
     if not _MAGIC.fullmatch(magic):
@@ -73,16 +76,16 @@ def read_header(read: Callable[[int], bytes], *, text: bool = False) -> tuple[np
 
 
 class NpyStream:
-    """The rows of one array, in order, from the first on.
+    """The rows of one array, in order. Damage raises CorruptShardError.
 
     Args:
         place: of the array, for messages.
         file: the decompressed ``.npy`` file; not closed before ``close`` or the end of the ``with`` block.
-        packed: bytes of the compressed file that has it.
-        text: whether the array may be one of texts.
+        packed: bytes of the compressed file.
+        text: whether the array may have texts.
 
     Attributes:
-        row: the next row that is read.
+        row: the next row to read.
     """
 
     def __init__(self, place: str, file: IO[bytes], packed: int, *, text: bool = False) -> None:
@@ -102,7 +105,7 @@ class NpyStream:
         self.close()
 
     def close(self) -> None:
-        """Close the file, whatever is left in it."""
+        """Close the file, even before its end."""
         self._file.close()
 
     @property
@@ -112,18 +115,18 @@ class NpyStream:
 
     @property
     def count(self) -> int:
-        """Rows of the array; none of a single number."""
+        """Rows of the array; 0 for a single number."""
         return self.shape[0] if self.shape else 0
 
     def read(self, count: int) -> NDArray[Any]:
-        """Return the next rows [count, ...]; texts as objects, each a ``str``."""
+        """Return the next rows [count, ...]; texts are objects of type ``str``."""
         rows = np.empty((count, *self.shape[1:]), self.dtype)
         self.read_into(rows)
         if self.dtype.kind not in _TEXTS:
             return rows
         try:
             texts = (np.char.decode(rows, "utf-8") if self.dtype.kind == "S" else rows).astype(object)
-            "".join(texts.flat).encode()  # fails where one is no Unicode
+            "".join(texts.flat).encode()  # fails if one is not Unicode
         except ValueError as exc:
             raise self.corrupt("Unicode text", str(exc)) from exc
         return texts
@@ -135,7 +138,7 @@ class NpyStream:
         self.row += len(out)
 
     def skip_to(self, row: int) -> None:
-        """Skip the rows before ``row``, which is not before the present one."""
+        """Skip to ``row``, which must not be before ``self.row``."""
         piece = np.empty(_PIECE_BYTES, np.uint8)
         left = (row - self.row) * math.prod(self.shape[1:]) * self.dtype.itemsize
         while left:
@@ -149,14 +152,14 @@ class NpyStream:
         self._check_end()
 
     def read_all(self) -> NDArray[Any]:
-        """Return the whole array of numbers, its checksum verified."""
+        """Return the whole array of numbers, whose checksum is verified; requires that no row was read."""
         array = np.empty(self.shape, self.dtype)
         self._fill(array.reshape(-1).view(np.uint8))
         self._check_end()
         return array
 
     def corrupt(self, expected: str, found: str) -> CorruptShardError:
-        """Return the error that the array is not as it should be."""
+        """Return the error of an array that is not as expected."""
         return CorruptShardError(f"{self.place}: expected {expected}, found {found}")
 
     def _read_header(self, most: int, *, text: bool) -> tuple[np.dtype[Any], tuple[int, ...]]:
@@ -194,7 +197,7 @@ class NpyStream:
 
 
 def gzipped(path: Path) -> NpyStream:
-    """Return the array of numbers in a gzipped file."""
+    """Return the stream of a gzipped array of numbers; raises SourceNotFoundError if the file is missing."""
     try:
         file: Any = igzip.IGzipFile(path, "rb")  # type: ignore[no-untyped-call]
     except FileNotFoundError as exc:
@@ -203,7 +206,7 @@ def gzipped(path: Path) -> NpyStream:
 
 
 def read_npy(path: Path) -> NDArray[Any]:
-    """Return the array in a small gzipped ``.npy`` file; raises as ``NpyStream`` does, also for a large one."""
+    """Return the array in a gzipped ``.npy`` file; raises CorruptShardError if it is larger than 256 MiB."""
     with gzipped(path) as stream:
         claimed = math.prod(stream.shape) * stream.dtype.itemsize
         if claimed > _MAX_SMALL_BYTES:

@@ -1,4 +1,4 @@
-"""Parquet read with care: rows in batches, and every failure of the library names the file.
+"""Parquet files read in batches of rows; every error names the file.
 
 Several files are read as one, in order, as the hub's library ``datasets`` writes them.
 """
@@ -29,7 +29,11 @@ _SHOWN = 20
 
 
 class ParquetFile:
-    """An open file."""
+    """An open file.
+
+    Attributes:
+        groups: [g + 1] first row of every row group, and the number of rows.
+    """
 
     def __init__(self, path: Path, file: Any) -> None:
         self.path = path
@@ -40,7 +44,7 @@ class ParquetFile:
         self.names: Sequence[str] = file.schema_arrow.names
 
     def group_start(self, row: int) -> int:
-        """Return first row of the row group that has a row."""
+        """Return the first row of the row group that has a row."""
         return int(self.groups[self._group(row)])
 
     def batches(self, names: Sequence[str], size: int, row: int = 0) -> Generator[Mapping[str, Any], None, None]:
@@ -50,7 +54,7 @@ class ParquetFile:
         groups, wanted = range(self._group(row), self._file.num_row_groups), list(dict.fromkeys(names))
         with translated(self.path):
             for batch in self._file.iter_batches(batch_size=size, row_groups=groups, columns=wanted):
-                # By the dots in its name a column is also found that only begins like it.
+                # pyarrow also finds columns whose names begin with this one and a dot.
                 columns = dict(zip(batch.schema.names, batch.columns, strict=True))
                 yield {name: columns[name] for name in wanted}
 
@@ -60,7 +64,7 @@ class ParquetFile:
             yield from self._file.iter_batches(batch_size=size)
 
     def note(self, key: str) -> bytes | None:
-        """Return the file's metadata under a key."""
+        """Return the file's metadata under a key; None if absent."""
         said: bytes | None = (self._file.schema_arrow.metadata or {}).get(key.encode())
         return said
 
@@ -69,7 +73,7 @@ class ParquetFile:
 
 
 def is_parquet(path: Path) -> bool:
-    """Return whether a path is that of a file that begins like Parquet, whole or damaged."""
+    """Return whether a path is a file that begins like Parquet, even if it is damaged."""
     return begins_with(path, _MAGIC)
 
 
@@ -82,20 +86,20 @@ def opened(path: Path) -> Iterator[ParquetFile]:
         with translated(path):
             raw = stack.enter_context(arrow_file(path))
             texts = _text_columns(parquet.read_metadata(raw).schema)
-            # Else pyarrow reads ahead all requested row groups and keeps them, and a long text once for every row.
+            # By default, pyarrow reads ahead and keeps all requested row groups, and copies a long text for every row.
             file = parquet.ParquetFile(raw, buffer_size=_BUFFER_BYTES, pre_buffer=False, read_dictionary=texts)
             found = ParquetFile(path, stack.enter_context(file))
         yield found
 
 
 def _text_columns(schema: Any) -> list[str]:
-    """Return names of the columns that are texts themselves; pyarrow has no dictionaries within lists."""
+    """Return the names of columns of texts; pyarrow has no dictionaries within lists."""
     columns = (schema.column(number) for number in range(len(schema)))
     return [column.name for column in columns if column.path == column.name and column.logical_type.type == "STRING"]
 
 
 def translated(path: Path) -> AbstractContextManager[None]:
-    """Make what pyarrow raises where a file is damaged an error that names it."""
+    """Translate pyarrow's errors for a damaged file to CorruptShardError."""
     arrow, _ = pyarrow()
     return damage(path, arrow.ArrowException, OSError, ValueError, LookupError)
 
@@ -129,7 +133,7 @@ class ParquetParts:
         self.path = parts[0] if len(parts) == 1 else path
 
     def group_start(self, row: int) -> int:
-        """Return first row of the row group that has a row."""
+        """Return the first row of the row group that has a row."""
         return int(self.groups[np.searchsorted(self.groups, row, side="right") - 1])
 
     def batches(self, names: Sequence[str], size: int, row: int = 0) -> Generator[Mapping[str, Any], None, None]:
@@ -143,7 +147,7 @@ class ParquetParts:
 
 
 def files_of(path: Path, table: str) -> list[Path]:
-    """Return the Parquet files in a directory, its ``data``, or the splits of its ``table``; none of LeRobot's."""
+    """Return the Parquet files in a directory, its ``data``, or the splits of its ``table``; empty for LeRobot's."""
     if not path.is_dir() or (path / "meta").exists():
         return []
     names = ("*.parquet", "data/*.parquet", f"{table}/*/*.parquet")
@@ -156,6 +160,10 @@ def parts_of(path: Path, split: str | None, table: str) -> tuple[Path, ...]:
 
     Args:
         table: directory with a directory of files for each split.
+
+    Raises:
+        SourceNotFoundError: there are no files, or one of a numbered series is missing.
+        SourceError: the split is unknown, or not given and there are several.
     """
     if not path.is_dir():
         return (path,)

@@ -1,4 +1,4 @@
-"""Pictures of observations: where they keep their channels, and PNG, JPEG and WebP files of them."""
+"""Pictures of observations: the order of their axes, and PNG, JPEG and WebP files."""
 
 import struct
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +19,7 @@ _PNG_LEVEL = 1
 _PNG_CHANNELS = frozenset({1, 3, 4})
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _HEADER = struct.Struct(">4x4sIIBB")
-_COLOUR_TYPES = {0: 1, 2: 3, 4: 2, 6: 4}  # by PNG's colour types
+_COLOUR_TYPES = {0: 1, 2: 3, 4: 2, 6: 4}  # channels of PNG's colour types
 _JPEG = b"\xff\xd8\xff"
 _JPEG_WITHOUT_SIZE = frozenset({0xC4, 0xC8, 0xCC, *range(0xD0, 0xD8), 0x01})
 _RIFF, _WEBP = b"RIFF", b"WEBP"
@@ -34,19 +34,19 @@ class Arranged:
     """Rows of a field as a format wants them.
 
     Args:
-        arrange: makes rows [n, *shape] of the field's.
+        arrange: returns rows [n, *shape] for rows of the field.
     """
 
     shape: tuple[int, ...]
     arrange: Callable[[Rows], Rows]
 
     def loss(self, name: str, field: Field) -> list[str]:
-        """Return a note on the changed shape, if it changes."""
+        """Return the loss of the field's shape; empty if it stays."""
         return [] if self.shape == field.shape else [f"{name} as {list(field.shape)}: it becomes {list(self.shape)}"]
 
 
 def as_it_is(field: Field) -> Arranged:
-    """Return the field's own shape."""
+    """Return rows in the field's own shape."""
     return Arranged(field.shape, lambda rows: rows)
 
 
@@ -83,7 +83,7 @@ def _has_channels(field: Field, axis: int) -> bool:
 
 
 def as_pictures(field: Field) -> Arranged | None:
-    """Return rows of a field as pictures [H, W, C]; none where they are no pictures.
+    """Return rows of a field as pictures [H, W, C]; None if they are not pictures.
 
     Example:
         >>> from rlx.schema import Role
@@ -103,7 +103,7 @@ def encode(pictures: NDArray[np.generic]) -> Iterator[bytes]:
 
 
 def is_jpeg(file: bytes | memoryview) -> bool:
-    """Return whether it is a JPEG, which is lossy."""
+    """Return whether a file is a JPEG."""
     return bytes(file[: len(_JPEG)]) == _JPEG
 
 
@@ -133,8 +133,11 @@ def decode_picture(file: bytes | memoryview, shape: tuple[int, ...], dtype: str 
     """Return the picture [H, W, C] in a file.
 
     Args:
-        shape: that it is to have.
-        dtype: of its numbers; uint16 are those of a PNG of 16 bits a channel.
+        shape: the expected one.
+        dtype: ``uint8``, or ``uint16`` for a PNG of 16 bits per channel.
+
+    Raises:
+        MalformedError: the file is damaged, or has another shape or dtype.
     """
     content = bytes(file)
     claimed = _png_shape(content, 16) if dtype == "uint16" else picture_shape(content)
@@ -151,7 +154,7 @@ def decode_picture(file: bytes | memoryview, shape: tuple[int, ...], dtype: str 
 
 
 def picture_shape(content: bytes) -> tuple[int, ...]:
-    """Return the shape [H, W, C] that a file of a picture claims; raises MalformedError for another file."""
+    """Return the shape [H, W, C] in the header of a picture; raises MalformedError for other files."""
     if _is_webp(content):
         return _webp_shape(content)
     return _jpeg_shape(content) if is_jpeg(content) else _png_shape(content)

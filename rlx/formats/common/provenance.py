@@ -1,6 +1,6 @@
-"""What rlx notes in the files of other formats that it writes: the source, the losses, the fields.
+"""Provenance in files of other formats that rlx writes: the source, the losses, the fields.
 
-Reading trusts the notes no more than any other part of a file.
+Readers trust it no more than any other part of a file.
 """
 
 import json
@@ -21,21 +21,19 @@ from rlx.formats.common.source import Source
 from rlx.manifest_values import check_json
 from rlx.schema import Field, Schema
 
-# Name of the notes: of an attribute of an HDF5 file, of a key in JSON.
+# Name of the provenance: attribute of an HDF5 file, or key in JSON.
 KEY = "rlx"
-# Of a file beside those of a format that has no such place.
+# File beside those of a format that cannot hold it.
 FILE_NAME = "provenance.json"
-# Of the notes of a source whose file has it; never among those of a dataset.
+# Key of the original fields in the notes of a source; never in those of a dataset.
 SCHEMA = "schema"
 _MAX_BYTES = 2**24
-# Notes of how another file was read, which reading this one recreates.
+# Notes on how another file was read.
 _OF_READING = frozenset({"left_out", "left_out_not_numbers", NOT_TAKEN, STEPS_WITHOUT_OUTCOME, SCHEMA})
 
 
 def provenance(experience: Experience, losses: Sequence[str]) -> Mapping[str, Any]:
-    """Return the dataset's name, notes, schema and fingerprint, the losses and rlx's version, as JSON;
-    ``rlx.formats.common.provenance`` reads it.
-    """
+    """Return the dataset's name, notes, schema and fingerprint, the losses and rlx's version, for JSON."""
     return {
         "rlx": version("rlx"),
         "id": experience.id,
@@ -49,20 +47,18 @@ def provenance(experience: Experience, losses: Sequence[str]) -> Mapping[str, An
 def save_provenance(
     directory: Path, experience: Experience, losses: Sequence[str], more: Mapping[str, Any] | None = None
 ) -> None:
-    """Write it beside the files of a format, with what else rlx wants to know when it reads them again."""
+    """Write the provenance, and ``more``, to ``provenance.json`` in a directory."""
     text = json.dumps({KEY: {**provenance(experience, losses), **(more or {})}}, sort_keys=True, indent=1)
     (directory / FILE_NAME).write_text(text + "\n", encoding="utf-8")
 
 
 def read_notes(said: Any) -> Mapping[str, Any]:
-    """Return notes of the data, with lost fields under ``lost``, and the original fields under ``schema``.
+    """Return the notes of the data, with losses under ``lost`` and the original fields under ``schema``.
 
-    Empty where nothing of the kind was said.
-
-    Fields that were lost before, in another file, are not among them.
+    Empty if the provenance is missing or malformed. Notes on how an earlier file was read are left out.
 
     Args:
-        said: what ``provenance`` made, or that as JSON text.
+        said: result of ``provenance``, perhaps as JSON text.
 
     Example:
         >>> read_notes('{"notes": {"rewards": "clipped"}, "losses": ["truncations"]}')
@@ -84,7 +80,7 @@ def read_notes(said: Any) -> Mapping[str, Any]:
 
 
 def read_notes_beside(directory: Path) -> Mapping[str, Any]:
-    """Return the same of a directory that rlx wrote, where it did."""
+    """Return the notes in ``provenance.json`` of a directory; empty if it is missing or malformed."""
     path = directory / FILE_NAME
     try:
         if path.stat().st_size > _MAX_BYTES:
@@ -95,10 +91,10 @@ def read_notes_beside(directory: Path) -> Mapping[str, Any]:
 
 
 def noted_fields(notes: Mapping[str, Any]) -> dict[str, Field]:
-    """Return the fields that rlx put into a file, by name, as far as their descriptions are understood.
+    """Return the fields that rlx wrote into a file, by name; skips malformed descriptions.
 
     Args:
-        notes: what ``read_notes`` gives.
+        notes: result of ``read_notes``.
 
     Example:
         >>> field = {"dtype": "float32", "shape": [2], "role": "step"}
@@ -122,7 +118,7 @@ class LocalRun(Source, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SpacedRun:
-    """A run, whose fields have the spaces that were noted."""
+    """A run whose fields have the spaces that its file notes."""
 
     run: LocalRun
     schema: Schema
@@ -139,15 +135,15 @@ class SpacedRun:
         return self.run.id
 
     def shards(self) -> Sequence[int]:
-        """Return those of the run."""
+        """Return the shards of the run."""
         return self.run.shards()
 
     def files(self, shard: int) -> Sequence[str]:
-        """Return those of the run."""
+        """Return the files of the run."""
         return self.run.files(shard)
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """Yield those of the run."""
+        """Yield the blocks of the run."""
         return self.run.blocks(shard, dropped)
 
 

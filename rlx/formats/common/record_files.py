@@ -1,7 +1,7 @@
 """Files of records: TFRecord, gzipped or plain, and ArrayRecord.
 
-A record of TFRecord is a little-endian length, its masked crc32c, the data, their masked crc32c. Nothing of it is
-believed before it is checked, and memory grows with what the file really holds, not with what it claims to hold.
+A record of TFRecord is a little-endian length, its masked crc32c, the data, their masked crc32c. Lengths are checked
+before they are used, and memory grows with the data in the file, not with the lengths that it claims.
 
 ArrayRecord is a file of Riegeli: chunks, interrupted by a header of 24 bytes at every 64 KiB. The package
 ``array-record`` reads it after the sizes that its chunks claim were checked.
@@ -42,7 +42,7 @@ _CHUNK_HEADER = struct.Struct("<8xQ8xB7sQ")  # bytes of data, type, records, byt
 
 
 def records(path: Path) -> Iterator[bytes]:
-    """Yield the data of every record in the file, in order."""
+    """Yield the data of every record of a TFRecord file, in order; raises CorruptShardError for a damaged one."""
     try:
         file = path.open("rb")
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as exc:
@@ -117,7 +117,7 @@ class _Reader:
 
 
 def framed(size: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the bytes of one record."""
+    """Yield the bytes of one TFRecord of ``size`` bytes of data."""
     length = struct.pack("<Q", size)
     yield length + _FOOTER.pack(masked(google_crc32c.value(length)))
     crc = 0
@@ -128,7 +128,7 @@ def framed(size: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def masked(crc: int) -> int:
-    """Return the checksum as TFRecord stores it: turned and shifted, so that a checksum of checksums stays good.
+    """Return the checksum as TFRecord stores it: rotated and shifted, so that data with checksums can be checksummed.
 
     Example:
         >>> hex(masked(google_crc32c.value(b"")))
@@ -138,17 +138,17 @@ def masked(crc: int) -> int:
 
 
 def array_record() -> Any:
-    """Return the module of the package ``array-record``, an extra."""
+    """Return the module of the package ``array-record``; raises MissingExtraError if it is not installed."""
     return imported("array_record.python.array_record_module", "array_record needs array-record", "array-record")
 
 
 def is_array_record(path: Path) -> bool:
-    """Return whether a path is a file that begins like ArrayRecord, complete or damaged."""
+    """Return whether a path is a file that begins like ArrayRecord, even if it is damaged."""
     return begins_with(path, _SIGNATURE)
 
 
 class RecordFile:
-    """An open file."""
+    """An open ArrayRecord file."""
 
     def __init__(self, path: Path, reader: Any) -> None:
         self.path = path
@@ -156,7 +156,7 @@ class RecordFile:
         self._reader = reader
 
     def read(self, number: int) -> bytes:
-        """Return a record."""
+        """Return a record; raises CorruptShardError if it is damaged."""
         with damage(self.path, *_ARRAY_RECORD_ERRORS):
             (record,) = self._reader.read([number])
         return bytes(record)
@@ -164,24 +164,24 @@ class RecordFile:
 
 @contextmanager
 def opened(path: Path) -> Iterator[RecordFile]:
-    """Yield the open file."""
+    """Yield the open ArrayRecord file; raises CorruptShardError if it is damaged or has no record."""
     check_readable(path)
     module = array_record()
     _check_claims(path)
     with damage(path, *_ARRAY_RECORD_ERRORS):
         reader = module.ArrayRecordReader(os.fsencode(path), _OPTIONS)
         if not reader.num_records():
-            reader.close()  # raises what is wrong with the index of its records
+            reader.close()  # raises an error if the index of records is damaged
             raise CorruptShardError(f"{path} has no record")
     try:
         yield RecordFile(path, reader)
     finally:
-        with suppress(RuntimeError):  # which the failed read has raised before
+        with suppress(RuntimeError):  # already raised by the failed read
             reader.close()
 
 
 def _check_claims(path: Path) -> None:
-    """Raise CorruptShardError unless every chunk is in the file, and its records are of a usual size."""
+    """Raise CorruptShardError unless every chunk is inside the file, with records of at most ``MAX_RECORD_BYTES``."""
     size = path.stat().st_size
     with path.open("rb") as file:
         if file.read(len(_SIGNATURE)) != _SIGNATURE:
@@ -222,6 +222,6 @@ def _with_overhead(position: int, size: int) -> int:
 
 
 def _boundary(position: int) -> int:
-    """Return the first place at or after a position where a chunk may end."""
+    """Return the first position at or after this one where a chunk may end."""
     left = _BLOCK_BYTES - 1 - (position + _BLOCK_BYTES - 1) % _BLOCK_BYTES
     return position + max(0, left - (_USABLE_BYTES - 1))

@@ -1,8 +1,8 @@
 """The protocol of other projects' files: how a source describes itself, and how it is read.
 
-Whatever reads a file of any format raises SourceNotFoundError if it is missing, FileAccessError if it cannot be read,
-and CorruptShardError, which names it, if a part is missing, damaged, of another type or length than it should be, or
-has NaN where numbers must be finite.
+Every reader raises SourceNotFoundError if a file is missing, FileAccessError if it cannot be read, and
+CorruptShardError, which names the file, if a part is missing, damaged, of an unexpected type or length, or has NaN or
+infinity where numbers must be finite.
 """
 
 import re
@@ -26,12 +26,12 @@ _ID = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
 class MalformedError(ValueError):
-    """Bytes are not what they should be; whoever knows their file raises CorruptShardError with these words."""
+    """Bytes are malformed; callers that know the file raise CorruptShardError with this message."""
 
 
 @contextmanager
 def damage(place: object, *failures: type[Exception]) -> Iterator[None]:
-    """Make what a library raises where a file is damaged an error that names the file."""
+    """Translate a library's errors for a damaged file to CorruptShardError, which names the file."""
     try:
         yield
     except failures as exc:
@@ -52,20 +52,20 @@ class Described(Protocol):
 
     @property
     def notes(self) -> Mapping[str, Any]:
-        """Notes for users that the data themselves do not show: clipped rewards, unrecorded truncation."""
+        """Notes for users on what the data do not show: clipped rewards, unrecorded truncation."""
 
 
 class Source(Described, Protocol):
     """One run of logged experience in local files, read shard by shard. It can be pickled to another process."""
 
     def shards(self) -> Sequence[int]:
-        """Return numbers of the shards that can be read, ascending."""
+        """Return the numbers of the shards that can be read, ascending."""
 
     def files(self, shard: int) -> Sequence[str]:
-        """Return names, below the source's root, of the files that a shard is read from."""
+        """Return the names, below the source's root, of the files that a shard is read from."""
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
-        """Yield the steps of one shard, in time order, every trajectory whole.
+        """Yield the steps of one shard in time order; no trajectory crosses shards.
 
         Args:
             shard: one of ``shards()``.
@@ -79,23 +79,23 @@ class Source(Described, Protocol):
 
 @runtime_checkable
 class SkimmedSource(Protocol):
-    """A source that decodes a row by itself, so that a few rows of many cost little."""
+    """A source that can decode single rows, so that a few of many cost little."""
 
     def skim(self, shard: int) -> Iterator[Beginning]:
-        """Yield the steps of one shard as ``blocks`` does, with rows that are decoded when they are asked for.
+        """Yield the steps of one shard as ``blocks`` does, with rows that are decoded when indexed.
 
-        Only rows of several numbers are there. Raises as ``blocks``, and where a row is asked for that is damaged.
+        Has only fields of several numbers per row. Raises as ``blocks``; a damaged row raises when indexed.
         """
 
 
 class Layout(Protocol):
-    """How the files of one run are named below any base, be it a directory or a URL."""
+    """Names of the files of one run below a directory or a URL."""
 
     def index_files(self) -> Sequence[str]:
         """Return small files that must be local before ``source`` can plan; those that the base lacks are left out."""
 
     def source(self, root: Path) -> Source:
-        """Return the run below a local directory, which holds the index files and perhaps not yet the others."""
+        """Return the run below a local directory, which has the index files; others may still be missing."""
 
 
 def block_steps(schema: Schema) -> int:
@@ -109,16 +109,15 @@ def block_steps(schema: Schema) -> int:
 
 
 def batch_rows(schema: Schema) -> int:
-    """Return rows to take at once where they take several times their size: as many as a block has, or what fits into a
-    MiB.
+    """Return the rows of a batch whose processing needs several times their size: those of a block, or 1 MiB.
 
-    They do where blocks are put together of them, where each is compared with the next, and in Parquet's lists.
+    That is so where blocks are joined from batches, where rows are compared with the next, and for Parquet's lists.
     """
     return max(1, min(MAX_BLOCK_STEPS, _MAX_BATCH_BYTES // schema.row_bytes))
 
 
 def begins_with(path: Path, signature: bytes) -> bool:
-    """Return whether a path is that of a file that begins with these bytes."""
+    """Return whether a path is a file that begins with these bytes."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -129,23 +128,23 @@ class EpisodeGroups:
     """A source whose shards are groups of whole episodes, about 100,000 steps each.
 
     Attributes:
-        first_episodes: first episode of every shard, and the number of episodes.
+        first_episodes: index of the first episode of every shard, and the number of episodes.
     """
 
     __slots__ = ()
     first_episodes: tuple[int, ...]
 
     def shards(self) -> Sequence[int]:
-        """Return numbers of the groups."""
+        """Return the numbers of the groups."""
         return range(len(self.first_episodes) - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class OneFile:
-    """One file.
+    """A source in one file.
 
     Args:
-        root: its directory.
+        root: directory of the file.
         file_name: its name there.
     """
 
@@ -159,7 +158,7 @@ class OneFile:
 
     @property
     def id(self) -> str:
-        """Name of the file."""
+        """Id made of the file's name."""
         return id_of(self.path)
 
     def files(self, shard: int) -> Sequence[str]:  # noqa: ARG002  (one file has all shards)
@@ -168,9 +167,9 @@ class OneFile:
 
 
 def id_of(path: Path) -> str:
-    """Return the id of a dataset that has no name but its file's.
+    """Return the id of a dataset that only its path names.
 
-    In the cache of huggingface_hub that is the name of the repository, as its directories are named by commits.
+    In the cache of huggingface_hub, whose directories are named by commits, it is the repository's name.
 
     Example:
         >>> id_of(Path("expert.hdf5")), id_of(Path("hub/datasets--lerobot--pusht/snapshots/1f2e"))

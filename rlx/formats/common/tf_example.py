@@ -20,7 +20,7 @@ from rlx.formats.common.source import MalformedError
 
 Feature: TypeAlias = list[memoryview] | NDArray[np.int64] | NDArray[np.float32]
 
-# Room for an episode ten times as long as any; it keeps a hostile record from filling memory with nothing.
+# Ten times the longest episode; keeps a hostile record from filling memory.
 MAX_VALUES = 1 << 20
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_SIZES = {_FIXED64: 8, _FIXED32: 4}
@@ -37,7 +37,7 @@ def parse_example(record: bytes, *, max_values: int = MAX_VALUES) -> dict[str, F
 
     Args:
         record: the message.
-        max_values: of all features; more are an error.
+        max_values: maximum of all features together; more raise MalformedError.
 
     Example:
         >>> parse_example(bytes.fromhex("0a0c0a0a0a016112051a030a0105"))
@@ -171,14 +171,14 @@ def _check_budget(values: int, budget: int) -> None:
 
 
 class ExampleTooLongError(ValueError):
-    """An example is longer than any reader takes."""
+    """An example exceeds protobuf's limit of 2 GiB."""
 
 
 class ExampleSpool:
-    """The values of one example after another, gathered piece by piece.
+    """Writer of examples, one after the other, whose values are added piece by piece.
 
     Args:
-        kinds: of list that the values of every feature make, by its name.
+        kinds: list type of every feature, by name: ``BYTES_LIST``, ``FLOAT_LIST`` or ``INT64_LIST``.
         directory: for temporary files.
     """
 
@@ -196,19 +196,19 @@ class ExampleSpool:
         self._stack.close()
 
     def add_bytes(self, name: str, values: Iterable[bytes]) -> None:
-        """Add texts to a feature."""
+        """Add byte strings to a feature."""
         for value in values:
             self._files[name].write(_head(1, len(value)) + value)
 
     def add_numbers(self, name: str, values: NDArray[np.generic]) -> None:
-        """Add numbers to a feature: float32, or integers as far as 64 bits go."""
+        """Add numbers to a feature, as float32 or int64."""
         if self._kinds[name] == FLOAT_LIST:
             self._files[name].write(values.astype("<f4").tobytes())
         else:
             self._files[name].write(varints(values.astype(np.int64).reshape(-1)))
 
     def pop(self) -> Iterator[bytes]:
-        """Return the example that has been gathered as a record, in pieces; the next one begins."""
+        """Return the example as a TFRecord, in pieces, and begin the next; raises ExampleTooLongError."""
         entries = {name: self._entry(name) for name in self._files}
         features = sum(size for _, size in entries.values())
         head = _head(1, features)

@@ -1,7 +1,7 @@
-"""The HDF5 that d3rlpy 2 dumps (version 2.1): four datasets an episode, final observations not among them.
+"""The HDF5 that d3rlpy 2 dumps (version 2.1): four datasets per episode, without final observations.
 
-An episode that did not terminate was cut by a limit. What d3rlpy's first version wrote is D4RL's layout with flags at
-the ends of episodes.
+An episode that did not terminate was cut by a limit. d3rlpy's first version wrote D4RL's layout, with flags at the ends
+of episodes.
 """
 
 import re
@@ -24,7 +24,7 @@ from rlx.formats.d4rl.reader import D4RL, open_d4rl
 from rlx.schema import FLAGS, Field, Role, Schema
 
 _NUMBERED = re.compile(r"(.+)_(\d{1,9})")
-# Of several observations, the place in the tuple follows the episode's number.
+# In a tuple of observations, the index in the tuple follows the episode's number.
 _OF_EPISODE = re.compile(r"(?:observations|actions|rewards|terminated)_(\d{1,9})(?:_\d{1,9})?")
 
 

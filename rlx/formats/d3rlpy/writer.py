@@ -1,4 +1,4 @@
-"""The HDF5 that d3rlpy 2 dumps and loads (version 2.1): four datasets an episode."""
+"""The HDF5 that d3rlpy 2 dumps and loads (version 2.1): four datasets per episode."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,17 +32,15 @@ from rlx.schema import Field, Schema
 
 
 class D3rlpyExporter:
-    """Exporter of as many observations as actions; those of several fields become a tuple.
+    """Exporter of as many observations as actions; several observations become a tuple.
 
-    Further fields are datasets of every episode that d3rlpy passes over.
+    Further fields become datasets of each episode, which d3rlpy ignores.
     """
 
     title = "d3rlpy"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Return final observations and with them last steps, numbers of episodes, exact rewards, and how fields are
-        named.
-        """
+        """Return lost final observations, outcomes of last steps, numbers of episodes, exact rewards, and names."""
         schema, table = experience.schema, experience.trajectories
         check_names(self.title, schema)
         action = _action(schema)
@@ -55,7 +53,7 @@ class D3rlpyExporter:
         if cut := int((~table.terminated).sum()):
             losses.append(
                 f"the outcome of the last step of {cut:,} of {len(table):,} trajectories, which did not terminate: "
-                "it makes no transition of those steps"
+                "d3rlpy makes no transitions of them"
             )
         losses += unflagged_ends(experience)
         losses += rounded_rewards(schema)
@@ -70,7 +68,7 @@ class D3rlpyExporter:
         return losses
 
     def owns(self, path: Path) -> bool:
-        """Return whether a file says that d3rlpy's version 2 dumped it."""
+        """Return whether a file is a dump of d3rlpy 2."""
         return holds(path, KEYS)
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002

@@ -20,8 +20,7 @@ from tests.contracts.source import Trajectory
 
 FINAL = "the final observation of 5 of 5 trajectories"
 CUT = (
-    "the outcome of the last step of 2 of 5 trajectories, which did not terminate: "
-    "it makes no transition of those steps"
+    "the outcome of the last step of 2 of 5 trajectories, which did not terminate: d3rlpy makes no transitions of them"
 )
 CHOSEN = {**SAMPLES, **RICH}
 LOST = {sample: [FINAL, CUT] for sample in SAMPLES}
@@ -48,7 +47,7 @@ class TestD3rlpy(DatasetExporterContract):
             "names of observations: observation/camera, observation/arm/angle become a tuple in this order",
         ],
         "wide rewards": [FINAL, CUT, "rewards of float64: they are rounded to float32"],
-        "infos": [FINAL, "what info/score was at the end of each trajectory", CUT],
+        "infos": [FINAL, "the last info/score of each trajectory", CUT],
         "seams": [FINAL, CUT, "that 2 of 5 trajectories end without being truncated"],
         "finals not recorded": [],
     }

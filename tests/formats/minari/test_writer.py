@@ -235,6 +235,6 @@ def test_a_text_with_a_nul_is_refused(tmp_path: Path) -> None:
     block = random_block(chosen)
     block.data["task"][3] = "a\0b"
     dataset = write_dataset(tmp_path / "data", [[block]], schema=chosen)
-    with pytest.raises(ExportError, match="cannot hold a text with a NUL in it, found one for /episode_0/infos/task"):
+    with pytest.raises(ExportError, match="cannot hold a text with a NUL in it, found one in /episode_0/infos/task"):
         export(dataset.path, tmp_path / "new/out-v0", "minari", progress=Silent())
     assert not (tmp_path / "new").exists()

@@ -1,7 +1,7 @@
 """Chunks of an HDF5 dataset, checked before the library decodes them.
 
-The library trusts the chunk sizes of the file, whatever the filters return: for a chunk that inflates to too few bytes
-it reads uninitialised memory, and one that inflates to gigabytes it inflates.
+HDF5 trusts the chunk sizes that a file states: it reads uninitialised memory if a chunk decodes to fewer bytes, and
+inflates a chunk to gigabytes if it decodes to more.
 """
 
 import itertools
@@ -16,7 +16,7 @@ import h5py
 from rlx.errors import CorruptShardError
 
 MAX_CHUNK_BYTES = 2**29
-_SLACK_BYTES = 2**16  # no compressor makes more of a chunk than twice as much and this
+_SLACK_BYTES = 2**16  # no compressor stores a chunk in more than twice its size and this
 _Values = tuple[int, ...]
 _Offset = tuple[int, ...]
 # Not szip: only its decoder knows how many bytes a chunk decodes to, and does not expose it.
@@ -27,12 +27,12 @@ _checked: WeakKeyDictionary[object, set[_Offset]] = WeakKeyDictionary()
 
 
 def check_chunks(found: h5py.Dataset, start: int = 0, stop: int | None = None) -> None:
-    """Raise CorruptShardError unless every chunk that holds some rows decodes to as many bytes as it must have.
+    """Raise CorruptShardError unless every chunk of the rows [start, stop) decodes to its exact size.
 
-    Each chunk is checked once, as long as the dataset is open.
+    Each chunk is checked once while the dataset is open.
 
     Args:
-        found: the dataset; one that is not chunked is always right.
+        found: the dataset; a contiguous one needs no check.
     """
     if found.chunks is None or not found.size:
         return
@@ -47,7 +47,7 @@ def check_chunks(found: h5py.Dataset, start: int = 0, stop: int | None = None) -
         if offset in checked:
             continue
         stored = found.id.get_chunk_info_by_coord(offset)
-        if stored.byte_offset is not None:  # else it holds nothing but the fill value
+        if stored.byte_offset is not None:  # else it has only fill values
             if stored.size > 2 * chunk_bytes + _SLACK_BYTES:
                 raise CorruptShardError(
                     f"{_place(found)}, chunk at {list(offset)}: expected {chunk_bytes:,} bytes, "
@@ -84,13 +84,13 @@ def _filters(found: h5py.Dataset) -> list[tuple[int, _Values]]:
 
 
 def _length(found: h5py.Dataset, filters: list[tuple[int, _Values]], mask: int, data: bytes, chunk_bytes: int) -> int:
-    """Return bytes that a stored chunk decodes to; more than the chunk has where it would be more."""
-    length: int | None = None  # of what nothing but the length is known
+    """Return the decoded size of a stored chunk; a number above ``chunk_bytes`` if it is larger."""
+    length: int | None = None  # once only the length is known
     for number, (code, values) in reversed([*enumerate(filters)]):
         if mask & 1 << number:
             continue  # the writer left this filter out
         if length is not None and code not in (_SHUFFLE, _FLETCHER32):
-            raise CorruptShardError(f"{_place(found)}: expected filters that rlx knows in a usual order")
+            raise CorruptShardError(f"{_place(found)}: the order of its filters is not supported")
         try:
             decoded = _LENGTHS[code](data, values, chunk_bytes)
         except (zlib.error, IndexError) as exc:
@@ -109,18 +109,18 @@ def _inflate(data: bytes, values: _Values, most: int) -> bytes | int:  # noqa: A
     # The output may be a checksum longer, or deflated once more.
     room = 2 * most + _SLACK_BYTES
     inflated = inflating.decompress(data, room)
-    # The library inflates to the end, also what a filter within takes no notice of.
+    # HDF5 inflates to the end, even bytes that the next filter ignores.
     return room if inflating.unconsumed_tail and not inflating.eof else inflated
 
 
 def _nbit_length(data: bytes, values: _Values, most: int) -> int:  # noqa: ARG001
-    """Return bytes of the numbers whose bits are all there; the library reads beyond the end for others."""
+    """Return bytes of the numbers whose bits are complete; HDF5 reads past the end for others."""
     _, is_plain, count, _, size, _, precision = values[:7]
     return len(data) if is_plain else _packed(data, count, size, precision)
 
 
 def _scaleoffset_length(data: bytes, values: _Values, most: int) -> int:  # noqa: ARG001
-    """Return the same for numbers after a header with the bits of each and the smallest."""
+    """Return the same for numbers after a header, which has the bits of each and the minimum."""
     bits, count, size = int.from_bytes(data[:4], "little"), values[2], values[4]
     return 0 if len(data) < _SCALEOFFSET_HEADER else _packed(data[_SCALEOFFSET_HEADER:], count, size, bits)
 

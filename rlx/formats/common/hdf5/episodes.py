@@ -1,4 +1,4 @@
-"""Episodes in HDF5: the rows of one, fields beside those that the format names, and files with a group for each."""
+"""Episodes in HDF5: their rows, extra fields, and files with datasets of their own for each episode."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -34,11 +34,11 @@ _INFO = "info/"  # where a field keeps them
 
 
 class Hdf5Columns:
-    """Reader of the rows of an episode; a context, which closes its readers of texts.
+    """Reader of the rows of an episode; a context manager, which closes the readers of texts.
 
     Args:
-        after: of the next observations, by the names of the observations; empty where they are not recorded.
-        first: row of the datasets that the episode begins with.
+        after: datasets of next observations, by observation; empty if they are not recorded.
+        first: first row of the episode in the datasets.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Hdf5Columns:
 
 
 def field_shape(found: h5py.Dataset, *, is_number: bool) -> tuple[int, ...]:
-    """Return shape of a row; ``()`` for one number a step, which may be kept as a vector of one."""
+    """Return the shape of a row; ``()`` for one number per step, which may be stored as [N, 1]."""
     return () if is_number and found.shape[1:] == (1,) else found.shape[1:]
 
 
@@ -99,7 +99,7 @@ def check_type(found: h5py.Dataset, field: Field) -> None:
 
 
 def rows_of(group: h5py.Group, path: str, field: Field, rows: int) -> h5py.Dataset:
-    """Return the dataset that a field is read from."""
+    """Return the dataset of a field; raises CorruptShardError unless it has this many rows of its kind."""
     if not field.is_text:
         return hdf5_file.numbers(group, path, rows=rows)
     found = hdf5_file.dataset(group, path)
@@ -112,13 +112,13 @@ def rows_of(group: h5py.Group, path: str, field: Field, rows: int) -> h5py.Datas
 
 @dataclass(frozen=True, slots=True)
 class Hdf5Episodes(EpisodeGroups, OneFile):
-    """One file.
+    """One file with datasets of their own for each episode.
 
     Args:
-        paths: where the file keeps every field but the flags; ``{}`` stands for the episode, see ``places``.
-        after: the same for next observations; empty where they are not recorded.
-        places: what stands for each of them in paths.
-        first_episodes: place of the first episode of every shard, and the number of episodes.
+        paths: path of every field but the flags; ``{}`` stands for the number in ``places``.
+        after: the same for next observations; empty if they are not recorded.
+        places: number of each episode in paths.
+        first_episodes: index of the first episode of every shard, and the number of episodes.
     """
 
     schema: Schema
@@ -147,7 +147,7 @@ class Hdf5Episodes(EpisodeGroups, OneFile):
 
 
 def field_name(path: str) -> str:
-    """Return name of the field that a file keeps at a path.
+    """Return the name of the field that a file keeps at a path.
 
     Example:
         >>> field_name("infos/qpos"), field_name("next/lives"), field_name("params/loc")
@@ -165,12 +165,12 @@ def find_extras(
     notes: Mapping[str, Any],
     place: Callable[[str], str] = str,
 ) -> tuple[ExtraFields, dict[str, str]]:
-    """Return the fields of extra arrays, and where it is kept what those that have it were after each step.
+    """Return the fields of extra arrays, and the paths of next observations of those that have them.
 
     Args:
-        rows: that an array has if it has one per step.
+        rows: length of an array with one row per step.
         notes: what rlx noted when it wrote the file, such as the fields' roles.
-        place: path in the group of the array of such a path.
+        place: maps each of ``paths`` to a path in the group.
     """
     extras, after = ExtraFields(known), {}
     noted = noted_fields(notes)
@@ -202,7 +202,7 @@ def find_extras(
 
 
 def leaves_of(group: h5py.Group, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the paths of all arrays of these names or below them, and the reasons for names without any."""
+    """Return the paths of all arrays at or below these names, and the reason for each name that is skipped."""
     leaves: list[str] = []
     left: dict[str, str] = {}
     for name in names:
@@ -214,7 +214,7 @@ def leaves_of(group: h5py.Group, names: Iterable[str]) -> tuple[list[str], dict[
 
 
 def rows_in(group: h5py.Group, path: str) -> int:
-    """Return rows of an array; -1 where it has none that can be read."""
+    """Return the number of rows of an array; -1 for a scalar and an unreadable array."""
     try:
         array = hdf5_file.dataset(group, path)
     except CorruptShardError:
@@ -230,11 +230,11 @@ def row_kind(array: h5py.Dataset) -> RowType | None:
 
 
 def extra_columns(schema: Schema, taken: Collection[str], place: str = "{}") -> list[Column]:
-    """Return the columns of the extra fields that a format has room for.
+    """Return the columns of the extra fields that a format can hold.
 
     Args:
         taken: names at the root that mean something else in the format.
-        place: path of a column in the file, where ``{}`` stands for its path among the extra ones.
+        place: template of a column's path in the file; ``{}`` stands for its path among the extra columns.
     """
     columns = []
     for name in extra_fields(schema):
@@ -251,6 +251,6 @@ def extra_columns(schema: Schema, taken: Collection[str], place: str = "{}") -> 
 
 
 def without_room(schema: Schema, columns: Collection[Column]) -> list[str]:
-    """Return names of the extra fields that have no column."""
+    """Return the names of the extra fields that have no column."""
     held = {column.name for column in columns}
     return [name for name in extra_fields(schema) if name not in held]

@@ -1,7 +1,7 @@
-"""HDF5 read with care: every failure of the library names the file, and nothing leads out of it.
+"""HDF5 files read without trust: every error names the file, and no link is followed.
 
-An HDF5 file may point at other files (links, external storage, virtual datasets); from a stranger's file that would
-read whatever they like. It may also declare far more than it holds, or lead in circles.
+An HDF5 file may point at other files (links, external storage, virtual datasets), so a stranger's file could read any
+file of the user. It may also declare far more than it holds, or contain cycles.
 """
 
 import math
@@ -28,7 +28,7 @@ _FAILURES = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeEr
 
 @contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
-    """Yield the open file."""
+    """Yield the open file; raises CorruptShardError if it is not HDF5."""
     check_readable(path)
     try:
         file = h5py.File(path, "r")
@@ -43,7 +43,7 @@ def opened(path: Path) -> Iterator[h5py.File]:
 
 
 def is_hdf5(path: Path) -> bool:
-    """Return whether a path is that of a file that begins like HDF5, whole or damaged."""
+    """Return whether a path is a file that begins like HDF5, even if it is damaged."""
     if not path.is_file():
         return False
     check_readable(path)
@@ -51,7 +51,7 @@ def is_hdf5(path: Path) -> bool:
 
 
 def holds(path: Path, names: Collection[str]) -> bool:
-    """Return whether a path is that of an HDF5 file with members of these names; damaged or absent files are not."""
+    """Return whether a path is an HDF5 file with members of these names; False for missing and damaged files."""
     if not is_hdf5(path):
         return False
     try:
@@ -70,7 +70,7 @@ def group(parent: h5py.Group, name: str) -> h5py.Group:
 
 
 def dataset(parent: h5py.Group, name: str) -> h5py.Dataset:
-    """Return the dataset of this name, which the file itself holds."""
+    """Return the dataset of this name; raises CorruptShardError if the file does not hold all its values."""
     found = _member(parent, name)
     if not isinstance(found, h5py.Dataset):
         raise CorruptShardError(f"{_place(parent, name)}: expected a dataset, found a group")
@@ -80,7 +80,7 @@ def dataset(parent: h5py.Group, name: str) -> h5py.Dataset:
         chunks, held = (_chunks(found), found.id.get_num_chunks()) if _is_large(found) else (0, 0)
     if elsewhere:
         raise CorruptShardError(f"{_place(parent, name)}: its values are in another file")
-    # A file of a kilobyte may declare an array of any size that it holds nothing of.
+    # A small file may declare an array of any size without storing it.
     if size and not stored:
         raise CorruptShardError(f"{_place(parent, name)}: expected {size:,} values, found none stored")
     if held < chunks:
@@ -93,12 +93,12 @@ def _is_large(found: h5py.Dataset) -> bool:
 
 
 def _chunks(found: h5py.Dataset) -> int:
-    """Return how many chunks a dataset has if all of it is there."""
+    """Return how many chunks a complete dataset has."""
     return math.prod(-(-rows // chunk) for rows, chunk in zip(found.shape, found.chunks, strict=True))
 
 
 def leaves(parent: h5py.Group, name: str, depth: int = 0) -> list[str]:
-    """Return paths below a group of all datasets in it, or the name itself where it is a dataset; sorted."""
+    """Return the paths of all datasets in a group, or the name itself if it is a dataset; sorted."""
     found = _member(parent, name)
     if depth > _MAX_DEPTH:
         raise CorruptShardError(f"{_place(parent, name)}: expected groups at most {_MAX_DEPTH} deep")
@@ -126,25 +126,25 @@ def attribute(parent: h5py.Group, name: str) -> int:
 
 
 def has(parent: h5py.Group, name: str) -> bool:
-    """Return whether there is a group or a dataset of this name, or a link, which is not followed."""
+    """Return whether a group, a dataset or a link, which is not followed, has this name."""
     with _translated(parent, name):
         return parent.get(name, getlink=True) is not None
 
 
 def is_link(parent: h5py.Group, name: str) -> bool:
-    """Return whether a name leads to another file, or to another place in this one."""
+    """Return whether a name is a soft or external link, which leads elsewhere."""
     with _translated(parent, name):
         return not isinstance(parent.get(name, getlink=True), h5py.HardLink)
 
 
 def names(parent: h5py.Group) -> list[str]:
-    """Return names of all groups and datasets in a group, sorted."""
+    """Return the names of all groups and datasets in a group, sorted."""
     with _translated(parent, ""):
         return sorted(parent)
 
 
 def numbers(parent: h5py.Group, name: str, *, rows: int | None = None) -> h5py.Dataset:
-    """Return the dataset of this name, whose rows are numbers."""
+    """Return the dataset of this name; raises CorruptShardError unless it has rows of numbers, and this many."""
     found = dataset(parent, name)
     if not is_numbers(found):
         raise CorruptShardError(
@@ -166,14 +166,14 @@ def is_numbers(found: h5py.Dataset) -> bool:
 
 
 def read_finite(source: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
-    """Return rows of a dataset, which must be finite."""
+    """Return rows of a dataset; raises CorruptShardError if they have NaN or infinity."""
     rows = read(source, start, stop)
     check_finite(rows, place(source), start)
     return rows
 
 
 def scalar(parent: h5py.Group, name: str) -> Any:
-    """Return the one number or flag that a dataset is."""
+    """Return the value of a dataset of one number or flag."""
     found = dataset(parent, name)
     if found.size != 1 or found.dtype.kind not in "biuf":
         raise CorruptShardError(f"{_place(parent, name)}: expected one number, found {found.dtype}{list(found.shape)}")
@@ -202,13 +202,13 @@ def marks(parent: h5py.Group) -> list[str]:
 
 def mark(parent: h5py.Group, name: str) -> Any:
     """Return the attribute of a group with this name; None if absent."""
-    from rlx.formats.common.hdf5.text import text_mark  # noqa: PLC0415  (which reads with this module)
+    from rlx.formats.common.hdf5.text import text_mark  # noqa: PLC0415  (it imports this module)
 
     with _translated(parent, f"{name} (an attribute)"):
         if name not in parent.attrs:
             return None
         kind = parent.attrs.get_id(name).dtype
-        if kind.hasobject:  # of variable length: damage makes the library loop, or the process end
+        if kind.hasobject:  # of variable length: damage makes HDF5 loop, or ends the process
             if h5py.check_string_dtype(kind) is None:
                 raise ValueError(f"expected numbers or text, found {kind}")
             if (found := text_mark(parent, name)) is not None:
@@ -217,7 +217,7 @@ def mark(parent: h5py.Group, name: str) -> Any:
 
 
 def _member(parent: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
-    """Return the member at a path, every part of which must be a plain link: any other may lead out of the file."""
+    """Return the member at a path of hard links: any other link may lead out of the file."""
     found: Any = parent
     with _translated(parent, name):
         for part in name.split("/"):

@@ -1,4 +1,4 @@
-"""HDF5 written piece by piece, and a full disk that is an error instead of a crash of the library."""
+"""HDF5 files written piece by piece; a full disk raises an error and does not crash the process."""
 
 import io
 import json
@@ -35,11 +35,11 @@ class Hdf5Output:
         self._disk = disk
 
     def sign(self, said: Mapping[str, Any]) -> None:
-        """Say whose data these are in an attribute of the file: readers pass over those that they do not know."""
+        """Write the provenance into an attribute of the file, which other readers ignore."""
         self.file.attrs[KEY] = json.dumps(said, sort_keys=True)
 
     def writer(self, columns: Iterable["Column"], schema: Schema, count: int, number: int = 0) -> PieceWriter:
-        """Create datasets of ``count`` rows; return what adds a piece to all of them.
+        """Create datasets of ``count`` rows; return the function that adds a piece to all of them.
 
         Args:
             number: of the episode, which replaces ``{}`` in the paths.
@@ -84,7 +84,7 @@ class Hdf5Output:
 
 
 class RowWriter:
-    """Writer of one dataset from its first row on."""
+    """Writer of the rows of one dataset, in order."""
 
     def __init__(self, dataset: h5py.Dataset, disk: "Disk") -> None:
         self._dataset = dataset
@@ -92,9 +92,9 @@ class RowWriter:
         self._filled = 0
 
     def append(self, rows: NDArray[Any]) -> None:
-        """Write the next rows [n, ...]."""
+        """Write the next rows [n, ...]; raises ExportError for a text with NUL."""
         if rows.dtype == object and any("\0" in text for text in rows.flat):
-            raise ExportError(f"HDF5 cannot hold a text with a NUL in it, found one for {self._dataset.name}")
+            raise ExportError(f"HDF5 cannot hold a text with a NUL in it, found one in {self._dataset.name}")
         stop = self._filled + len(rows)
         self._dataset[self._filled : stop] = rows.reshape(len(rows), *self._dataset.shape[1:])
         self._filled = stop
@@ -107,7 +107,7 @@ class Column:
 
     Args:
         path: in the file; ``{}`` stands for the number of the episode.
-        is_after: whether it holds what the field was after each step.
+        is_after: whether it holds the field's value after each step.
         arranged: how the rows are arranged there, if not as in the field.
         dtype: of the rows there, if not the field's.
     """
@@ -119,7 +119,7 @@ class Column:
     dtype: str | None = None
 
     def rows(self, piece: Piece) -> NDArray[Any]:
-        """Return [n] what a piece adds to it."""
+        """Return [n, ...] the rows that a piece adds."""
         rows = piece.next(self.name) if self.is_after else piece.rows(self.name)
         return rows if self.arranged is None else self.arranged.arrange(rows)
 
@@ -128,7 +128,7 @@ def write_episodes(experience: Experience, begin: Callable[[Piece], PieceWriter]
     """Write trajectories piece by piece.
 
     Args:
-        begin: returns what writes the pieces of a trajectory of which this is the first one.
+        begin: returns, for the first piece of a trajectory, the function that writes each of its pieces.
     """
     for piece in pieces(experience.blocks(), experience.schema):
         if piece.start == 0:
@@ -139,21 +139,21 @@ def write_episodes(experience: Experience, begin: Callable[[Piece], PieceWriter]
 
 @contextmanager
 def created(path: Path, *, track_order: bool = False) -> Iterator[Hdf5Output]:
-    """Create a file, closed with the context. The same rows give the same bytes."""
+    """Create a file, closed with the context; the same rows give the same bytes. A full disk raises OSError."""
     with path.open("xb+", buffering=0) as raw:
         disk = Disk(raw)
         try:
             with h5py.File(disk, "w", track_order=track_order) as file:
                 yield Hdf5Output(file, disk)
         finally:
-            # Before what HDF5 itself makes of it.
+            # Before HDF5 raises an error of its own.
             disk.check()
 
 
 class Disk(io.RawIOBase):
-    """A file whose writes seem to succeed on a full disk: HDF5 cannot even close a file that refuses one.
+    """A file that hides failed writes from HDF5, which cannot close a file after one.
 
-    Nor may they fail once the file below is closed: of an interrupted ``h5py.File``, HDF5 closes what it has later.
+    Writes to a closed file seem to succeed too: HDF5 flushes an interrupted ``h5py.File`` later.
     """
 
     def __init__(self, raw: io.FileIO | BinaryIO) -> None:
@@ -161,20 +161,20 @@ class Disk(io.RawIOBase):
         self._failure: OSError | ValueError | None = None  # ValueError: the file is closed
 
     def check(self) -> None:
-        """Raise what the first write that failed has raised."""
+        """Raise the error of the first failed write, if any."""
         if self._failure is not None:
             raise self._failure
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Move to a place in the file."""
+        """Move to an offset in the file."""
         try:
             return int(self._raw.seek(offset, whence))
-        except (OSError, ValueError) as exc:  # a buffer was to be written before
+        except (OSError, ValueError) as exc:  # seeking writes the buffer first
             self._failure = self._failure or exc
             return 0
 
     def tell(self) -> int:
-        """Return where in the file it is."""
+        """Return the offset in the file."""
         try:
             return int(self._raw.tell())
         except ValueError:
@@ -199,7 +199,7 @@ class Disk(io.RawIOBase):
     def flush(self) -> None:
         """Do nothing: nothing is buffered here.
 
-        HDF5 may close a file while an exception is on its way; Python then finds no method that a base class has.
+        HDF5 may close a file while an exception propagates; Python then finds no inherited methods.
         """
 
     def truncate(self, size: int | None = None, /) -> int:

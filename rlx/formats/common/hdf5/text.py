@@ -1,7 +1,7 @@
-"""Text in HDF5, read without the library: text of variable length is in a heap, where damage makes the library loop.
+"""Text in HDF5, read without the library: text of variable length is in a heap, where damage makes HDF5 loop.
 
-A dataset of such text holds references: the length of a text, its heap, and its number there. A heap has
-kilobytes and many texts, so the last ones read are kept.
+A dataset of such text holds references: the length of a text, its heap, and its number there. A heap has many texts,
+so the last heaps read are cached.
 """
 
 import math
@@ -26,8 +26,8 @@ _MAX_TEXTS = 1000
 _MAX_HEAP_BYTES = 2**24
 _KEPT_HEAPS = 8
 _REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("number", "<u4")])
-_HEAP = struct.Struct("<4sB3xQ")  # signature, version, bytes in all
-_OBJECT = struct.Struct("<HHIQ")  # number, references, nothing, bytes
+_HEAP = struct.Struct("<4sB3xQ")  # signature, version, total bytes
+_OBJECT = struct.Struct("<HHIQ")  # number, references, unused, bytes
 _FREE = 0
 _CONTINUATION, _ATTRIBUTE = 16, 12  # messages of an object header
 _MAX_HEADER_BYTES = 2**20
@@ -36,7 +36,7 @@ _FAILURES = (ValueError, struct.error, OSError, RuntimeError, TypeError, zlib.er
 
 
 def texts(parent: h5py.Group, name: str) -> list[str]:
-    """Return the words that a dataset lists, or the one that it is."""
+    """Return the texts of a dataset, which is a list of texts or a single one."""
     found = hdf5_file.dataset(parent, name)
     if h5py.check_string_dtype(found.dtype) is None or found.size is None or not 0 < found.size <= _MAX_TEXTS:
         raise CorruptShardError(f"{hdf5_file.place(found)}: expected text, found {found.dtype}{list(found.shape)}")
@@ -50,9 +50,9 @@ def is_text(found: h5py.Dataset) -> bool:
 
 
 def text_mark(parent: h5py.Group, name: str) -> Any:
-    """Return an attribute of text of variable length; None to leave it to the library.
+    """Return an attribute of text of variable length; None if h5py has to read it.
 
-    That is one without values, one that no header of the object holds, and any in a file of an unusual layout.
+    h5py reads attributes without values, those outside the object's header, and all in files of an unusual layout.
     """
     place, shape = f"{parent.file.filename}: {parent.name}", parent.attrs.get_id(name).shape
     try:
@@ -101,7 +101,7 @@ def _messages(file: BinaryIO, address: int) -> Iterator[tuple[int, bytes]]:
     for offset, length in blocks:
         total += length
         if length < 0 or total > _MAX_HEADER_BYTES:
-            raise ValueError("an object header of less than nothing, or of more than a megabyte")
+            raise ValueError("an object header of negative size, or of more than a megabyte")
         file.seek(offset)
         content, position = file.read(length), 0
         while position + message.size <= len(content):
@@ -116,7 +116,7 @@ def _messages(file: BinaryIO, address: int) -> Iterator[tuple[int, bytes]]:
 
 
 class TextRows:
-    """Reader of rows of a dataset of text; a context, which closes the file."""
+    """Reader of rows of a dataset of text; a context manager, which closes the file."""
 
     def __init__(self, found: h5py.Dataset) -> None:
         self._found = found
@@ -134,7 +134,7 @@ class TextRows:
             self._file.close()
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows [stop - start, ...], objects that are each a ``str``."""
+        """Return rows [stop - start, ...], each an object of type ``str``."""
         if self._length is not None:
             with self._damage():
                 return _objects(map(_decoded, self._fixed(start, stop)), (stop - start, *self._shape[1:]))
@@ -164,7 +164,7 @@ class TextRows:
         if self._found.chunks is None:
             offset = self._found.id.get_offset()
             if offset is None:
-                raise ValueError("text without a place in the file")
+                raise ValueError("text that is not stored in the file")
             row = _REFERENCE.itemsize * math.prod(self._shape[1:])
             content = self._bytes(offset + start * row, (stop - start) * row)
             return np.frombuffer(content, _REFERENCE).reshape(stop - start, *self._shape[1:])
@@ -220,7 +220,7 @@ class TextRows:
 
 
 class _Heap:
-    """One heap, whose texts are decoded when they are first asked for."""
+    """One heap, whose texts are decoded when first read."""
 
     def __init__(self, file: BinaryIO, place: int) -> None:
         file.seek(place)

@@ -1,6 +1,6 @@
 """Episodes of formats that keep as many observations as actions: T rows, each with the observation before its action.
 
-The observation after the last action is known only where the format keeps it apart. Otherwise, a terminated last step
+The observation after the last action is known only if the format stores it apart. Otherwise, a terminated last step
 needs no next observation: zeros, marked as not recorded, follow it. Any other last step whose outcome was not recorded
 is left out, and the observation before it is the final one. So nothing is invented, and no learner bootstraps from
 zeros.
@@ -49,7 +49,7 @@ class Columns(Protocol):
         """Return [stop - start, ...] rows of a field, as in the schema; of observations, those before each step."""
 
     def after(self, name: str, row: int) -> NDArray[np.generic]:
-        """Return [1, ...] the observation after a row; called only where the episode records it."""
+        """Return [1, ...] the observation after a row; called only if the episode records it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class RowEpisode:
     Args:
         rows: T.
         terminated: whether the last row ended the MDP.
-        truncated: whether it was cut by a limit.
+        truncated: whether a limit cut the episode.
         final_recorded: whether the observation after the last row is known.
         from_reset: whether the first row is the first step of the episode.
         cut: whether the recording stopped although the environment did not end the episode, whatever the flags say.
@@ -75,11 +75,11 @@ class RowEpisode:
 
     @property
     def steps(self) -> int:
-        """Steps that the rows give."""
+        """Steps in the rows: all, or all but the last."""
         return self.rows if self.final_recorded or self.terminated else self.rows - 1
 
     def blocks(self, schema: Schema, columns: Columns, dropped: Counter[str]) -> Iterator[Block]:
-        """Yield the episode in blocks; counts the row that gives no step."""
+        """Yield the episode in blocks; counts the row that gives no step in ``dropped``."""
         if self.rows > self.steps:
             dropped[WITHOUT_OUTCOME] += self.rows - self.steps
 
@@ -103,7 +103,7 @@ class RowEpisode:
 
 
 def last_flag(start: int, stop: int, steps: int, *, is_set: bool) -> NDArray[np.bool_]:
-    """Return a flag of the steps [start, stop) of an episode, which only its last step can have."""
+    """Return [stop - start] a flag that only the last step of an episode can have."""
     flags = np.zeros(stop - start, bool)
     flags[-1] = is_set and stop == steps
     return flags
@@ -123,9 +123,9 @@ def episode_blocks(
     """Yield an episode in blocks. Its last step is flagged truncated if it is not terminated.
 
     Args:
-        read: returns new rows of a field; of an observation also that after the last step.
+        read: returns the rows [start, stop) of a field as a new array; of observations, row ``steps`` is the final one.
         cut: whether the recording stopped although the environment did not end the episode.
-        is_open: whether the episode continues after these steps.
+        is_open: whether the episode continues after these steps; its last step is then not flagged.
     """
     size = block_steps(schema)
     for start in range(0, steps, size):
@@ -148,7 +148,7 @@ def episode_blocks(
 
 
 def without_outcome(episodes: Iterable[RowEpisode]) -> dict[str, int]:
-    """Return the note with the number of rows that give no step; none if all do.
+    """Return the note with the number of rows that give no step; empty if all do.
 
     Example:
         >>> cut = RowEpisode(0, 100, terminated=False, truncated=True, final_recorded=False)
@@ -160,7 +160,7 @@ def without_outcome(episodes: Iterable[RowEpisode]) -> dict[str, int]:
 
 
 def shard_bounds(rows: Iterable[int]) -> tuple[int, ...]:
-    """Return first episode of every shard of about 100,000 steps, and the number of episodes.
+    """Return the index of the first episode of every shard of about 100,000 steps, and the number of episodes.
 
     Example:
         >>> shard_bounds([60_000, 60_000, 10])
@@ -179,8 +179,8 @@ class EpisodeTable(Sequence[RowEpisode]):
     """Episodes, each constructed when it is indexed.
 
     Args:
-        rows: [n] of each.
-        number: of each, as the other arguments of ``RowEpisode``: [n], or the same for all.
+        rows: [n] rows of each.
+        number: [n], or one for all; the other arguments too, see ``RowEpisode``.
 
     Example:
         >>> table = EpisodeTable([3, 5], number=[0, 1], terminated=True, truncated=False, final_recorded=False)
@@ -207,7 +207,7 @@ class EpisodeTable(Sequence[RowEpisode]):
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """[n] of each."""
+        """[n] rows of each."""
         column: NDArray[np.int64] = self._table["rows"]
         return column
 
@@ -240,7 +240,8 @@ class RowStream:
     """Reader of rows in ascending order, also across calls.
 
     Args:
-        batches: columns of as many rows each.
+        batches: columns by name, all of the same length.
+        first: number of the first row in them.
     """
 
     def __init__(self, path: Path, batches: Generator[Batch, None, None], first: int = 0) -> None:
@@ -251,7 +252,7 @@ class RowStream:
 
     @property
     def held(self) -> int:
-        """Rows that are in memory."""
+        """Rows in memory."""
         return self._stop - self._start
 
     def skip_to(self, row: int) -> None:
@@ -262,12 +263,12 @@ class RowStream:
             self._forget(row)
 
     def rows(self, column: str, start: int, stop: int) -> NDArray[Any]:
-        """Return rows [stop - start, ...] of a column; those before ``start`` are forgotten."""
+        """Return rows [stop - start, ...] of a column, and drop those before; raises CorruptShardError past the end."""
         self._forget(start)
         return self.peek(column, start, stop)
 
     def peek(self, column: str, start: int, stop: int) -> NDArray[Any]:
-        """Read like ``rows``, but keep earlier rows: other columns may still be asked for them."""
+        """Read like ``rows``, but keep earlier rows: they may be read from other columns."""
         while self._stop < stop:
             batch = next(self._batches, None)
             if batch is None:
@@ -292,7 +293,7 @@ class RowStream:
         self._batches.close()
 
     def finish(self) -> None:
-        """Read the rest, so that all of it is verified."""
+        """Read the rest to verify it."""
         for _ in self._batches:
             pass
 

@@ -2,8 +2,8 @@
 
 A row follows the row before it if that row did not end the episode, is of the same trajectory, and led to the
 observation that this row begins with. Rows that follow each other are a piece of an episode. Collectors that take turns
-in one buffer, and rings that wrap, leave several pieces of one episode apart; they have the same trajectory id, and one
-begins with what the other led to.
+in one buffer, and rings that wrap, leave separated pieces of one episode; they have the same trajectory id, and one
+begins with the observation that the other led to.
 """
 
 from collections import Counter, defaultdict
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import SourceError
-from rlx.formats.common.rows.episodes import EpisodeTable
+from rlx.formats.common.rows.episodes import Batch, EpisodeTable
 from rlx.formats.common.rows.ted_fields import (
     CUT,
     DONE,
@@ -34,15 +34,14 @@ Flags = NDArray[np.bool_]
 Places = NDArray[np.int64]
 _OF_START = (TRAJECTORY, EPISODE, FROM_RESET, INIT, MASK)
 _DIGEST_BYTES = 16
-Rows = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
-    """Pieces [p] in the order of time.
+class RowPieces:
+    """Pieces [p] of rows, in the order of time.
 
     Args:
-        start, count: rows.
+        start, count: first row, and number of rows.
         number: of the episode.
         terminated, truncated, recorded, cut: how the last row ends.
         first: whether it begins a lane.
@@ -74,22 +73,22 @@ class PieceLinks:
 
     Args:
         joins: [p] the piece that each one follows; -1 where none is known.
-        goes_on: [p] whether the episode continues in a later piece although a flag is set at the end of this one.
+        continues: [p] whether the episode continues in a later piece although this one ends with a flag.
         resumes: [p] whether a piece continues an earlier one.
-        is_known: [p] whether an earlier piece of the same trajectory id has not ended.
+        is_known: [p] whether an earlier piece of the same trajectory id is unfinished.
     """
 
     joins: Places
-    goes_on: Flags
+    continues: Flags
     resumes: Flags
     is_known: Flags
 
 
-def link(pieces: Pieces, decides: tuple[str, ...], *, cyclic: bool) -> PieceLinks:
+def link(pieces: RowPieces, decides: tuple[str, ...], *, cyclic: bool) -> PieceLinks:
     """Return the links; of several pieces that lead to one, the latest continues there.
 
     Args:
-        decides: the fields that say whether a piece follows another.
+        decides: the fields that determine whether a piece follows another.
         cyclic: whether the first piece of a lane may follow its last.
     """
     count = len(pieces.start)
@@ -98,7 +97,7 @@ def link(pieces: Pieces, decides: tuple[str, ...], *, cyclic: bool) -> PieceLink
         return links
     _, ids, sharing = np.unique(pieces.trajectory, return_inverse=True, return_counts=True)
     shared = np.flatnonzero((sharing[ids] > 1) & pieces.valid)
-    never = np.arange(count)  # equal to nothing, if no observation determines the order
+    never = np.arange(count)  # equal to no other, if no observation determines the order
     begins, led_to = pieces.begins.get(decides, never), pieces.led_to.get(decides, never + count)
     ongoing: dict[tuple[int, Any], list[int]] = defaultdict(list)  # by id and what they led to
     unended: Counter[int] = Counter()  # ongoing pieces without a flag at their end, by id
@@ -126,10 +125,10 @@ def link(pieces: Pieces, decides: tuple[str, ...], *, cyclic: bool) -> PieceLink
     return links
 
 
-def _connect(pieces: Pieces, links: PieceLinks, other: int, piece: int) -> None:
+def _connect(pieces: RowPieces, links: PieceLinks, other: int, piece: int) -> None:
     links.resumes[piece] = True
     if pieces.truncated[other]:
-        links.goes_on[other] = True
+        links.continues[other] = True
     else:
         links.joins[piece] = other
 
@@ -141,8 +140,7 @@ def _head(joins: Places, piece: int) -> int:
 
 
 def chained(kept: Places, joins: Places) -> tuple[Places, Places]:
-    """Return [k] the pieces, those of an episode one after the other, and [n] where in that order each episode
-    begins."""
+    """Return [k] the pieces, episode by episode, and [n] the index in them at which each episode begins."""
     follower = np.full(len(joins), -1)
     follower[joins[joins >= 0]] = np.flatnonzero(joins >= 0)
     order: list[int] = []
@@ -172,6 +170,7 @@ class FoundEpisodes:
         pieces: [p, 2] first row and number of rows of their pieces, episode by episode; None if every episode is one
             piece and none is left out.
         torn: names of fields that do not continue from row to row as the observations do.
+        padding: rows that are masked, and so in no episode.
     """
 
     table: EpisodeTable
@@ -185,7 +184,7 @@ class EpisodeScan:
 
     Args:
         after: TED path of the next observation, by the name of the observation.
-        decides: which of these say whether a row follows another; the others may be anything.
+        decides: which of these determine whether a row follows another.
     """
 
     def __init__(self, after: Mapping[str, str] | None = None, decides: Collection[str] = ()) -> None:
@@ -195,15 +194,16 @@ class EpisodeScan:
         self._torn: set[str] = set()
         self._starts: list[Places] = []
         self._columns: dict[str, list[NDArray[Any]]] = {}
-        self._last: Rows = {}
+        self._last: Batch = {}
 
-    def add(self, rows: Rows, recorded: Flags | None = None, lane_starts: Flags | None = None) -> None:
+    def add(self, rows: Batch, recorded: Flags | None = None, lane_starts: Flags | None = None) -> None:
         """Take the next n rows.
 
         Args:
-            rows: flags [n] or [n, 1], numbers of trajectories and the like, as far as they are there, and the fields
-                that ``after`` names.
-            recorded: [n] whether the rows record the observations after each of them; all do, if not given.
+            rows: flags [n] or [n, 1], the numbers of trajectories and the like that exist, and the fields that
+                ``after`` names.
+            recorded: [n] whether the observation after each row is recorded; by default, all are if ``decides`` names
+                any.
             lane_starts: [n] which rows begin a lane, the rows of one environment.
         """
         now = _columns(rows, recorded, self._decides)
@@ -255,8 +255,11 @@ class EpisodeScan:
         """Return the episodes of all rows.
 
         Args:
-            stitch: whether separated pieces of an episode are joined, and rows between them can be left out.
+            stitch: whether to join separated pieces of an episode, and leave out masked rows.
             cyclic: whether the first row of a lane may follow its last.
+
+        Raises:
+            SourceError: rows are masked, and ``stitch`` is not set.
         """
         if not self.rows:
             nothing = EpisodeTable([], number=0, terminated=False, truncated=False, final_recorded=False)
@@ -282,13 +285,13 @@ class EpisodeScan:
             truncated=pieces.truncated[last],
             final_recorded=pieces.recorded[last],
             from_reset=resets[head],
-            cut=pieces.cut[last] | links.goes_on[last],
+            cut=pieces.cut[last] | links.continues[last],
         )
         as_scanned = len(order) == len(pieces.start) and bool((np.diff(order) == 1).all())
         places = None if as_scanned else np.stack([pieces.start[order], pieces.count[order]], axis=1)
         return FoundEpisodes(table, places, frozenset(self._torn), padding)
 
-    def _pieces(self) -> Pieces:
+    def _pieces(self) -> RowPieces:
         start = np.concatenate(self._starts)
         columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
         # How a piece ends was noted where the next one begins.
@@ -302,7 +305,7 @@ class EpisodeScan:
             last = _digests([self._last[self._after[name]] for name in group])
             led_to[group] = np.concatenate([columns[f"led to {group}"][1:], last])
         every = np.ones(len(start), bool)
-        return Pieces(
+        return RowPieces(
             start,
             np.diff(start, append=self.rows),
             columns.get(EPISODE, columns.get(TRAJECTORY, np.arange(len(start)))),
@@ -320,24 +323,22 @@ class EpisodeScan:
         )
 
 
-def _resets(pieces: Pieces, links: PieceLinks, recording: Recording) -> Flags:
+def _resets(pieces: RowPieces, links: PieceLinks, recording: Recording) -> Flags:
     if pieces.from_reset is not None:
         return pieces.from_reset
-    starts_anew = ~links.is_known if pieces.trajectory is not None else np.ones(len(pieces.start), bool)
-    of_lane = pieces.first & starts_anew & (recording != Recording.WRAPPED)
-    has_ids = pieces.trajectory is not None
-    of_new_id = starts_anew & (has_ids and recording == Recording.COMPLETE)
-    return ~links.resumes & (of_lane | of_new_id | (pieces.after_end & ~pieces.first))
+    of_lane = pieces.first & (recording != Recording.WRAPPED)
+    of_new_id = pieces.trajectory is not None and recording == Recording.COMPLETE
+    return ~links.resumes & (~links.is_known & (of_lane | of_new_id) | (pieces.after_end & ~pieces.first))
 
 
 def scan_following(
-    batches: Iterable[Rows], after: Mapping[str, str], decides: Collection[str], recorded: Any
+    batches: Iterable[Batch], after: Mapping[str, str], decides: Collection[str], recorded: Any
 ) -> FoundEpisodes:
-    """Return the episodes of rows that can only be read in order.
+    """Return the episodes of rows that can only be read in order, unstitched.
 
     Args:
-        batches: the rows piece by piece, ``batch_rows`` each, with flags and the fields that ``after`` names.
-        recorded: called with each batch: [n] whether the observation after each row is recorded.
+        batches: the rows, ``batch_rows`` each, with flags and the fields that ``after`` names.
+        recorded: returns, for a batch, [n] whether the observation after each row is recorded.
     """
     scan = EpisodeScan(after, decides)
     for batch in batches:
@@ -360,7 +361,7 @@ def different(one: NDArray[Any], other: NDArray[Any]) -> Flags:
 
 
 def _digests(columns: list[NDArray[Any]]) -> NDArray[Any]:
-    """Return [n] equal where all rows are equal in value."""
+    """Return [n] digests of rows, equal for equal values in all columns."""
     alike = [_alike(column) for column in columns]
     joined = [b"".join(row) for row in zip(*alike, strict=True)]
     found = np.empty(len(joined), object)
@@ -383,7 +384,7 @@ def _shifted(column: NDArray[Any], last: NDArray[Any] | None) -> NDArray[Any]:
     return np.concatenate([column[:1] if last is None else last, column[:-1]])
 
 
-def _columns(rows: Rows, recorded: Flags | None, decides: Collection[str]) -> dict[str, NDArray[Any]]:
+def _columns(rows: Batch, recorded: Flags | None, decides: Collection[str]) -> dict[str, NDArray[Any]]:
     flags = {path: rows[path].reshape(-1) != 0 for path in (TERMINATED, TRUNCATED, DONE) if path in rows}
     count = len(next(iter(flags.values())))
     truncated = flags.get(TRUNCATED, np.zeros(count, bool))

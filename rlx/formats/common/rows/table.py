@@ -1,4 +1,4 @@
-"""Tables with a row per step and columns by TED path, as a Source; Arrow's columns as rows."""
+"""Sources of tables with one row per step and columns by TED path; rows of Arrow's columns."""
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -34,8 +34,8 @@ class Table(Protocol):
     """An open table of rows.
 
     Attributes:
-        kinds: dtype and shape of the rows of every column, by TED path; None where they are neither numbers nor text.
-        lossy: encoding of the pictures of a column, if it is lossy.
+        kinds: dtype and shape of the rows of every column, by TED path; None if they are neither numbers nor text.
+        lossy: encoding of a column's pictures, by TED path; None if it is lossless.
     """
 
     kinds: Mapping[str, RowType | None]
@@ -43,16 +43,15 @@ class Table(Protocol):
 
     @property
     def unfit(self) -> Mapping[str, str]:
-        """Reason for every column that has no value of one shape in every row."""
+        """Reason by TED path for every column whose rows are null or differ in shape."""
 
     def group_start(self, row: int) -> int:
-        """Return the first row of the group that has to be read for a row."""
+        """Return the first row of the group that must be read for a row."""
 
     def batches(self, paths: Sequence[str], size: int, row: int = 0) -> Generator[Batch, None, None]:
         """Yield rows of columns, at most ``size`` each, from ``group_start(row)`` on.
 
-        Of columns that may be null where nothing was recorded: zeros there, and under ``validity`` which rows have a
-        value.
+        A column that may be null has zeros there, and the key ``validity(path)`` [n] says which rows have a value.
         """
 
 
@@ -61,7 +60,7 @@ class TablePlace:
     """Where a table is read from. It can be pickled to another process.
 
     Args:
-        root: the directory that the names of files are relative to.
+        root: directory of the files in ``names``.
     """
 
     path: Path
@@ -83,7 +82,7 @@ class TableRun(EpisodeGroups):
 
     @property
     def root(self) -> Path:
-        """The directory that the names of its files are relative to."""
+        """The directory to which the names of its files are relative."""
         return self.place.root
 
     @property
@@ -115,7 +114,7 @@ class TableRun(EpisodeGroups):
 
 
 def open_table(place: TablePlace, notes: Mapping[str, Any]) -> TableRun:
-    """Return the run of a table."""
+    """Return the run of a table; raises SourceError if it has no step."""
     with expecting(place.layout), place.opened() as table:
         unfit = table.unfit
         kinds = {name: kind for name, kind in table.kinds.items() if name not in unfit}
@@ -150,12 +149,12 @@ def _recorded(batch: Batch, after: Sequence[str]) -> NDArray[np.bool_]:
 
 
 def validity(path: str) -> str:
-    """Return the key of a batch under which it says which rows of a column have a value."""
+    """Return the key of a batch that says which rows of a column have a value."""
     return f"{path} is there"
 
 
 def is_needed(path: str) -> bool:
-    """Return whether a column has to have a value in every row: observations, actions, rewards and flags."""
+    """Return whether a column must have a value in every row: observations, actions, rewards and flags."""
     name = path.removeprefix("next/")
     return path in SCANNED or name == "reward" or is_observation(name) or is_action(name)
 
@@ -167,7 +166,7 @@ class ArrowFile(Protocol):
     names: Sequence[str]
 
     def group_start(self, row: int) -> int:
-        """Return the first row of the group that has to be read for a row."""
+        """Return the first row of the group that must be read for a row."""
 
     def batches(self, names: Sequence[str], size: int, row: int = 0) -> Generator[Mapping[str, Any], None, None]:
         """Yield Arrow arrays of at most ``size`` rows each, from ``group_start(row)`` on."""
@@ -177,8 +176,8 @@ class ArrowTable:
     """The table of a file of Arrow's columns.
 
     Args:
-        columns: TED path by the column's name, where it is another.
-        left: reason for everything beside these columns that is not read.
+        columns: TED path by the column's name, if they differ.
+        left: reason for other data beside these columns, which are not read.
     """
 
     def __init__(
@@ -196,7 +195,7 @@ class ArrowTable:
         self.kinds: Mapping[str, RowType | None] = self._kinds()
 
     def group_start(self, row: int) -> int:
-        """Return the first row of the group that has to be read for a row."""
+        """Return the first row of the group that must be read for a row."""
         return self._file.group_start(row)
 
     def batches(self, paths: Sequence[str], size: int, row: int = 0) -> Generator[Batch, None, None]:
@@ -212,15 +211,15 @@ class ArrowTable:
         columns = {path: first[name] for path, name in self._names.items()}
         kinds: dict[str, RowType | None] = {}
         for path, column in columns.items():
-            told = columns.get(path.removeprefix("next/"), column) if column.null_count else column
-            kinds[path], self.lossy[path] = column_kind(told, f"{self._file.path}: {self._names[path]}")
+            shown = columns.get(path.removeprefix("next/"), column) if column.null_count else column
+            kinds[path], self.lossy[path] = column_kind(shown, f"{self._file.path}: {self._names[path]}")
         return kinds
 
     @property
     def unfit(self) -> Mapping[str, str]:
-        """Reason for every further column that has no value of one shape in every row; reads them in full.
+        """Reason by TED path for every extra column whose rows are null or differ in shape; reads them in full.
 
-        Observations, actions, rewards and flags have one, or reading them is an error.
+        For observations, actions, rewards and flags, that is an error on reading.
         """
         kinds = self.kinds
         extra = {
@@ -260,9 +259,7 @@ class ArrowTable:
 
 
 def column_kind(column: Any, place: str) -> tuple[RowType | None, str | None]:
-    """Return dtype and shape of the rows of an Arrow array, and the encoding of its pictures if that is lossy; the
-    first row decides.
-    """
+    """Return dtype and shape of an Arrow array's rows, and the encoding of its pictures if lossy, by the first row."""
     if not is_picture_column(column):
         return row_type(column) if len(column) else None, None
     content = picture_file(column[0]) if len(column) else None
@@ -275,7 +272,7 @@ def column_kind(column: Any, place: str) -> tuple[RowType | None, str | None]:
 
 
 def column_rows(column: Any, kind: RowType, place: str, *, is_picture: bool) -> NDArray[Any]:
-    """Return an Arrow array as rows [n, ...] of a dtype and shape; raises CorruptShardError if it has others."""
+    """Return an Arrow array as rows [n, ...] of a dtype and shape; raises CorruptShardError for others."""
     column, (dtype, shape) = getattr(column, "storage", column), kind  # ``datasets`` has types of its own for arrays
     try:
         rows = picture_rows(column, shape) if is_picture else to_rows(column, shape)
@@ -296,7 +293,7 @@ def is_picture_column(column: Any) -> bool:
 
 
 def picture_file(cell: Any) -> bytes | None:
-    """Return the file in a cell of a column of pictures; None for an empty cell, or one that only has a path."""
+    """Return the file in a cell of a column of pictures; None for an empty cell, or one with only a path."""
     content = cell.as_py()
     content = content.get("bytes") if isinstance(content, dict) else content
     return content if isinstance(content, bytes) else None

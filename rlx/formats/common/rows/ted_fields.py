@@ -1,4 +1,4 @@
-"""Steps in rows, their arrays named by TED paths: the paths, which fields the arrays make, and batches to write.
+"""Steps in rows with arrays by TED path: the paths, the fields that arrays become, and batches to write.
 
 In batches of Arrow's columns the observation after a step is in the next row; only at the end of a trajectory is it in
 the row itself, as ``next/observation``, which is null in other rows.
@@ -34,19 +34,19 @@ INIT = "is_init"
 TERMINATED, TRUNCATED, DONE = "next/terminated", "next/truncated", "next/done"
 # Fields that a scan reads besides the observations, if present.
 SCANNED = (TERMINATED, TRUNCATED, DONE, TRAJECTORY, EPISODE, FROM_RESET, CUT, MASK)
-# Keys derived from these at the root of TED, and keys of trajectories.
+# Keys at the root of TED that follow from others, and keys of trajectories.
 DERIVED = frozenset({"index", "done", "terminated", "truncated", *SCANNED})
 _SINGLE: RowType = ("bool", ())
 _TORN = "does not continue from step to step"
 _NUMBER, _FLAG = Field("int64", (), Role.STEP), Field("bool", (), Role.STEP)
-# Columns beside those of the fields: which trajectory and episode a step is of, and how that was recorded.
+# Columns besides the fields: the trajectory and episode of a step, and how that was recorded.
 LOCATIONS: Mapping[str, Field] = MappingProxyType(
     {TRAJECTORY: _NUMBER, EPISODE: _NUMBER, FROM_RESET: _FLAG, CUT: _FLAG}
 )
 
 
 def ted_paths(schema: Schema) -> dict[str, str]:
-    """Return TED path of every field; of an observation, that of the observation before the step.
+    """Return the TED path of every field; of an observation, that of the one before the step.
 
     Example:
         >>> ted_paths(Schema.of(observation=("uint8", (84, 84)), action=("int64", ())))["reward"]
@@ -62,7 +62,7 @@ class TedFields:
     Args:
         paths: TED path of every field but the flags; of an observation, that of the one before each step.
         after: TED path of the observation after each step, of the observations that have it.
-        not_taken: why each of the other arrays is no field.
+        not_taken: the reason for each of the other arrays.
     """
 
     schema: Schema
@@ -72,7 +72,7 @@ class TedFields:
 
     @cached_property
     def observations(self) -> list[str]:
-        """Names of the fields that a learner sees; any other field may hold anything, NaN included."""
+        """Names of the observations that a learner sees; other fields may hold anything, NaN included."""
         seen = self.schema.names(Role.OBSERVATION)
         named = [name for name in seen if is_observation(name)]
         return named or [name for name in seen if name.split("/")[0] != "info"]
@@ -84,13 +84,13 @@ class TedFields:
 
     @property
     def tells_resets(self) -> bool:
-        """Whether a field says of every step whether its episode begins with it."""
+        """Whether a field marks the steps with which episodes begin."""
         init = self.schema.fields.get(INIT)
         return init is not None and init.dtype == "bool" and math.prod(init.shape) == 1
 
     @property
     def scanned(self) -> tuple[str, ...]:
-        """TED paths that a scan for episodes reads besides the observations, as far as they are there."""
+        """TED paths that a scan for episodes reads besides the observations, if present."""
         return (*SCANNED, INIT) if self.tells_resets else SCANNED
 
     def check(self, name: str, rows: NDArray[Any], place: str, first: int) -> None:
@@ -103,9 +103,9 @@ class TedFields:
             check_finite(rows, place, first)
 
     def torn(self, names: Collection[str]) -> TedFields:
-        """Return the fields, with ``names`` no longer observations, as their next values are other data.
+        """Return the fields without the observations ``names``, whose rows do not continue from step to step.
 
-        Of an info what the environment said after a step is kept, of any other field what stands at the root.
+        They become fields of one row per step: an info keeps its value after the step, any other the one before.
         """
         if not names:
             return self
@@ -147,8 +147,11 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
     """Return the fields of arrays by TED path.
 
     Args:
-        columns: dtype and shape of the rows of each; None where they are neither numbers nor text.
-        seen: names of observations, as far as that is known otherwise than by ``next``.
+        columns: dtype and shape of the rows of each; None if they are neither numbers nor text.
+        seen: names known to be observations, even without an array in ``next``.
+
+    Raises:
+        CorruptShardError: rewards, flags, an observation or an action are missing or of the wrong type.
 
     Example:
         >>> columns = {"observation": ("float32", (3,)), "action": ("int64", ()), "next/reward": ("float32", (1,))}
@@ -191,10 +194,10 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
 
 
 def _check_after(fields: Mapping[str, Field], recorded: Collection[str], place: str) -> None:
-    """Raise CorruptShardError where next observations are recorded of some observations but not of others."""
+    """Raise CorruptShardError if only some observations have next observations."""
     lacking = [name for name, field in fields.items() if field.role == Role.OBSERVATION and name not in recorded]
     if recorded and lacking:
-        raise CorruptShardError(f"{place}: next/{lacking[0]} is missing, of other observations it is there")
+        raise CorruptShardError(f"{place}: next/{lacking[0]} is missing, but other observations have theirs")
 
 
 def _check_single(path: str, kind: RowType | None, place: str) -> None:
@@ -215,7 +218,7 @@ def _role(path: str, name: str, *, is_seen: bool) -> Role:
 
 
 def locations(experience: Experience, piece: Piece) -> dict[str, NDArray[Any]]:
-    """Return [n] the columns ``LOCATIONS`` of the steps of a piece."""
+    """Return the columns ``LOCATIONS`` [n] of the steps of a piece."""
     cut = bool(experience.trajectories.cut[piece.trajectory])
     values = (piece.trajectory, piece.episode, piece.from_reset, cut)
     return {path: np.full(piece.steps, value) for path, value in zip(LOCATIONS, values, strict=True)}
@@ -225,7 +228,7 @@ def step_batches(experience: Experience, pictures: Mapping[str, Arranged] | None
     """Yield a record batch of each piece of a trajectory, of at most a MiB of steps, and the piece.
 
     Args:
-        pictures: the observations that become files of pictures, in a struct of ``bytes`` and ``path``, by name.
+        pictures: the observations that become PNG files, in a struct of ``bytes`` and ``path``, by name.
     """
     index = 0
     for piece in small_pieces(experience.blocks(), experience.schema):
@@ -234,13 +237,13 @@ def step_batches(experience: Experience, pictures: Mapping[str, Arranged] | None
 
 
 def picture_type() -> Any:
-    """Return the type of a column of pictures."""
+    """Return the Arrow type of a column of pictures."""
     arrow, _ = pyarrow()
     return arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
 
 
 def picture_array(pictures: NDArray[np.generic]) -> Any:
-    """Return a column of pictures [n, H, W, C], as PNG."""
+    """Return pictures [n, H, W, C] as an Arrow array of PNG files."""
     arrow, _ = pyarrow()
     files = arrow.array(list(encode(pictures)), arrow.binary())
     return arrow.StructArray.from_arrays(

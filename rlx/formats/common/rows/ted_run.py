@@ -1,4 +1,4 @@
-"""Steps in leaves by TED path, such as directories of TensorDicts have them, as a Source: which rows in which order."""
+"""Sources of steps in leaves by TED path, such as directories of TensorDicts: which rows, in which order."""
 
 import math
 from collections import Counter
@@ -29,10 +29,10 @@ NUMBERS = ("bool", *_INTEGERS, "float16", "float32", "float64")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowRuns:
-    """Rows in an order of their own: runs of rows, each row ``stride`` rows after the one before.
+    """Rows in some order, as runs in which each row is ``stride`` rows after the one before.
 
     Args:
-        first: [k] row that each run begins with.
+        first: [k] first row of each run.
         count: [k] rows of each run.
         stride: of all of them.
 
@@ -54,7 +54,7 @@ class RowRuns:
 
     @property
     def rows(self) -> int:
-        """Rows in all."""
+        """Total rows."""
         return int(self.count.sum())
 
     def spans(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -67,7 +67,7 @@ class RowRuns:
             start, run = start + count, run + 1
 
     def picked(self, pieces: Places) -> "RowRuns":
-        """Return the rows of pieces [p, 2], each the place of its first row in this order and how many follow it."""
+        """Return the rows of pieces [p, 2]: index in this order of the first row of each, and its number of rows."""
         spans = [span for start, count in pieces.tolist() for span in self.spans(start, start + count)]
         first, count = np.array(spans, np.int64).reshape(-1, 2).T
         return RowRuns(first, count, self.stride)
@@ -78,9 +78,9 @@ def lanes(shape: Sequence[int], time: int, *, filled: int, oldest: int = 0) -> R
 
     Args:
         shape: of the batch, whose rows are in C order.
-        time: the dimension that is time.
-        filled: how many of the first dimension hold steps.
-        oldest: which of these was written first; a ring goes round from there.
+        time: index of the dimension of time.
+        filled: entries of the first dimension that have steps.
+        oldest: index of the oldest of these; a ring wraps there.
 
     Example:
         >>> runs = lanes((4, 2), 0, filled=4, oldest=3)
@@ -89,12 +89,11 @@ def lanes(shape: Sequence[int], time: int, *, filled: int, oldest: int = 0) -> R
     """
     stride = math.prod(shape[time + 1 :])
     turned = np.roll(np.arange(filled), -oldest)
-    axes = [turned if axis == 0 else np.arange(size) for axis, size in enumerate(shape)]
-    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     first = np.zeros(1, np.int64)
-    for axis, places in enumerate(axes):
+    for axis, size in enumerate(shape):
         if axis != time:
-            first = (first[:, None] + places * strides[axis]).reshape(-1)
+            indices = np.arange(size) if axis else turned
+            first = (first[:, None] + indices * math.prod(shape[axis + 1 :])).reshape(-1)
     if time:
         return RowRuns(first, np.full(len(first), shape[time]), stride)
     parts = np.array([[oldest * stride, filled - oldest], [0, oldest]])
@@ -113,21 +112,21 @@ class LeafRows(Protocol):
 
 
 class Leaves(Protocol):
-    """Where leaves are read from. It can be pickled to another process."""
+    """Location of leaves. It can be pickled to another process."""
 
     def files(self, kinds: Mapping[str, RowType]) -> Sequence[str]:
-        """Return names of the files of leaves of these dtypes and shapes, below the source's root."""
+        """Return the names, below the source's root, of the files of leaves of these dtypes and shapes."""
 
     def opened(self, kinds: Mapping[str, RowType]) -> AbstractContextManager[Mapping[str, LeafRows]]:
-        """Return the leaves, open."""
+        """Return the leaves, open; raises SourceNotFoundError or CorruptShardError."""
 
 
 @dataclass(frozen=True, slots=True)
 class TedSource:
-    """Where steps are read from.
+    """Location of steps.
 
     Args:
-        root: the directory that the names of files are relative to.
+        root: the directory to which the names of files are relative.
         kinds: dtype and shape of the rows of every leaf, by TED path.
     """
 
@@ -143,7 +142,8 @@ class TedRun(EpisodeGroups):
     """One directory.
 
     Args:
-        runs: which of them are steps, in which order: episode by episode.
+        runs: the rows that are steps, episode by episode.
+        padding: masked rows, which are left out.
     """
 
     root: Path
@@ -181,7 +181,7 @@ class TedRun(EpisodeGroups):
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The rows of an episode that begins at a place in an order of rows."""
+    """The rows of an episode that begins at an index of ``runs``."""
 
     leaves: Mapping[str, LeafRows]
     fields: TedFields
@@ -226,7 +226,11 @@ def make_run(
     Args:
         files: the leaves that ``scanned`` names, open.
         runs: the rows that are steps, lane by lane.
-        recording: the state of the steps before.
+        lane: rows per lane.
+        recording: the state of the steps before the first row of each lane.
+
+    Raises:
+        SourceError: no row is a step.
     """
     found = _scan(files, fields, runs, lane, recording)
     if not len(found.table):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rlx.formats.common.rows.scan import EpisodeScan, Pieces, Recording, different, link
+from rlx.formats.common.rows.scan import EpisodeScan, Recording, RowPieces, different, link
 from rlx.formats.common.rows.ted_fields import TERMINATED, TRAJECTORY, TRUNCATED
 from rlx.formats.common.rows.ted_run import lanes
 
@@ -166,12 +166,12 @@ PIECES = st.lists(
 )
 
 
-def piece_columns(rows: Sequence[Piece], *, compared: bool = True) -> Pieces:
+def piece_columns(rows: Sequence[Piece], *, compared: bool = True) -> RowPieces:
     def column(name: str, dtype: type = bool) -> NDArray[Any]:
         return np.array([getattr(row, name) for row in rows], dtype)
 
     count = len(rows)
-    return Pieces(
+    return RowPieces(
         start=np.arange(count),
         count=np.ones(count, np.int64),
         number=column("id", int),
@@ -200,7 +200,7 @@ class Slow:
     def __post_init__(self) -> None:
         count = len(self.pieces)
         self.joins = [-1] * count
-        self.goes_on, self.resumes, self.is_known = [False] * count, [False] * count, [False] * count
+        self.continues, self.resumes, self.is_known = [False] * count, [False] * count, [False] * count
         self.open: list[int] = []
         for number, piece in enumerate(self.pieces):
             if not piece.valid:
@@ -230,7 +230,7 @@ class Slow:
     def _connect(self, other: int, number: int) -> None:
         self.resumes[number] = True
         if self.pieces[other].truncated:
-            self.goes_on[other] = True
+            self.continues[other] = True
         else:
             self.joins[number] = other
 
@@ -245,7 +245,7 @@ def test_links_are_those_of_a_search(pieces: list[Piece], cyclic: bool, compared
     found = link(piece_columns(pieces, compared=compared), SEEN, cyclic=cyclic)
     expected = Slow(pieces, cyclic, compared)
     assert found.joins.tolist() == expected.joins
-    assert found.goes_on.tolist() == expected.goes_on
+    assert found.continues.tolist() == expected.continues
     assert found.resumes.tolist() == expected.resumes
     assert found.is_known.tolist() == expected.is_known
 
