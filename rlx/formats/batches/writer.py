@@ -32,11 +32,11 @@ class H5Exporter:
     UTF-8."""
 
     def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
-        """Write one dataset a column, in groups as their names say."""
+        """Write one dataset per column, in groups by their names."""
         if file.seekable():
             _write_h5(batches, file)
             return
-        # HDF5 goes back and forth in its file, which a pipe cannot.
+        # HDF5 seeks in its file, which a pipe cannot.
         memory = io.BytesIO()
         _write_h5(batches, memory)
         memory.seek(0)
@@ -74,13 +74,13 @@ def _append_h5(dataset: h5py.Dataset, rows: NDArray[np.generic]) -> None:
 
 
 class JsonlExporter:
-    """Writer of one line per step, as it comes, nested as in TED.
+    """Writer of one line per step, nested as in TED.
 
-    Numbers that JSON lacks are written as JavaScript and Python know them: ``NaN``, ``Infinity``.
+    Numbers that JSON lacks are written as ``NaN`` and ``Infinity``, which JavaScript and Python read.
     """
 
     def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
-        """Write one line a step."""
+        """Write one line per step."""
         for batch in batches:
             names = list(batch)
             for step in zip(*batch.values(), strict=True):
@@ -98,14 +98,14 @@ class PtExporter:
     """
 
     def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
-        """Write one tensor a column."""
-        import torch  # noqa: PLC0415  (takes seconds, and the other formats do without)
+        """Write one tensor per column."""
+        import torch  # noqa: PLC0415  (takes seconds; other formats do not need it)
 
         tensors = {
             name: rows.tolist() if rows.dtype == object else torch.from_numpy(rows)
             for name, rows in gathered(batches).items()
         }
-        disk = Disk(file)  # else all that torch says of a full disk or a closed pipe is where it was in the file
+        disk = Disk(file)  # torch reports a full disk or a closed pipe only as an offset in the file
         torch.save(tree(tensors), cast("IO[bytes]", disk))
         disk.check()
 
@@ -114,8 +114,8 @@ class ZarrExporter:
     """Writer of one array per column, in chunks of about 256 kB, batch by batch; texts are zarr's strings."""
 
     def write_directory(self, batches: Iterable[Columns], directory: Path) -> None:
-        """Write one array a column, in groups as their names say."""
-        import zarr  # noqa: PLC0415  (takes a second, and the other formats do without)
+        """Write one array per column, in groups by their names."""
+        import zarr  # noqa: PLC0415  (takes a second; other formats do not need it)
 
         # zarr writes in threads of its own, which Ctrl-C does not stop: leaving the pool waits for the write.
         with ThreadPoolExecutor(1) as pool:

@@ -1,4 +1,4 @@
-"""Checkpoints of rlx's own ``ReplayBuffer.dumps``: ``buffer.json``, and a file of compressed blocks for every leaf."""
+"""Checkpoints of rlx's ``ReplayBuffer.dumps``: ``buffer.json``, and a file of compressed blocks for every leaf."""
 
 import math
 import os
@@ -29,7 +29,7 @@ _FORMAT, _VERSION = "rlx.buffer", 1
 _KEPT_BLOCKS = 2
 _NAME = re.compile(r"[0-9a-f]{32}")
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-# What torch raises for damaged bytes.
+# Errors of torch for damaged bytes.
 _DAMAGES = (
     *(OSError, RuntimeError, EOFError, LookupError, TypeError, ValueError, AttributeError, AssertionError),
     *(ArithmeticError, struct.error, pickle.UnpicklingError),
@@ -54,12 +54,12 @@ class BufferLeaves:
     sizes: NDArray[np.int64]
 
     def files(self, kinds: Mapping[str, RowType]) -> Sequence[str]:
-        """Return a file a leaf."""
+        """Return one file per leaf."""
         return [f"{self.folder}/{self.numbers[path]}.zst" for path in kinds]
 
     @contextmanager
     def opened(self, kinds: Mapping[str, RowType]) -> Iterator[Mapping[str, LeafRows]]:
-        """Return the leaves, open; raises as ``Leaves`` does."""
+        """Yield the open leaves; raises as ``Leaves`` does."""
         with ExitStack() as stack:
             leaves: dict[str, LeafRows] = {}
             for path, kind in kinds.items():
@@ -75,7 +75,7 @@ class BufferLeaves:
 
 
 class _BlockLeaf:
-    """Rows of numbers in blocks that are compressed one by one; the last ones read are kept."""
+    """Rows of numbers in blocks that are compressed one by one; the last blocks read are cached."""
 
     def __init__(
         self, place: str, file: BinaryIO, kind: RowType, steps: NDArray[np.int64], sizes: NDArray[np.int64]
@@ -133,7 +133,7 @@ def recognises(path: Path) -> bool:
 
 @expecting(_LAYOUT)
 def open_buffer(path: Path) -> TedRun:
-    """Return the steps of a dumped buffer, lane by lane, oldest first."""
+    """Return the steps of a dumped buffer, lane by lane, oldest first; needs torch."""
     path = path.absolute()
     manifest = read_object(path / _MANIFEST)
     if (manifest.get("format"), manifest.get("version")) != (_FORMAT, _VERSION):
@@ -183,14 +183,14 @@ def _described(path: Path, manifest: Mapping[str, Any]) -> tuple[dict[str, RowTy
 
 
 def _state(path: Path) -> tuple[int, bool]:
-    """Return how many lanes a buffer has, and whether all that was ever written is still there."""
-    import torch  # noqa: PLC0415  (workers, which get what is found here, do without)
+    """Return how many lanes a buffer has, and whether it still has every step ever written."""
+    import torch  # noqa: PLC0415  (workers get the result, and do not need it)
 
     check_readable(path)
     try:
         state = torch.load(path, weights_only=True, mmap=True)
         if isinstance(state["storage"], Mapping) and "dataset" in state["storage"]:
-            raise SourceError(f"{path.parent.parent} is of a buffer over a dataset, which has the steps")
+            raise SourceError(f"{path.parent.parent} is a buffer over a dataset, which has the steps")
         lanes, length = math.prod(state["lane_shape"]), int(state["length"])
         return lanes, int(state["write_count"]) <= length
     except _DAMAGES as exc:

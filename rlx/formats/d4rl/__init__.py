@@ -7,13 +7,13 @@ from rlx.formats.registry import Format
 
 KEYS = ("observations", "actions", "rewards", "terminals")
 NEXT, TIMEOUTS = "next_observations", "timeouts"
-# Flags that the first version of d3rlpy adds to the same layout; its episodes end where they are set.
+# Flags of the ends of episodes, which the first version of d3rlpy adds to this layout.
 EPISODE_ENDS = "episode_terminals"
-# With those of d3rlpy's first version.
+# Including those of d3rlpy's first version.
 KNOWN = frozenset({*KEYS, NEXT, TIMEOUTS, EPISODE_ENDS, "discrete_action", "version"})
 LAYOUT = "expected D4RL's layout: observations [N, ...], actions [N, ...], rewards [N], terminals [N], timeouts [N]"
 METADATA = "metadata/"
-# The table of trajectories that rlx writes: D4RL skips metadata.
+# The table of trajectories that rlx writes: D4RL ignores metadata.
 TABLE = f"{METADATA}trajectories/"
 TABLE_COLUMNS = ("length", "episode", "from_reset", "final_recorded", "cut")
 

@@ -1,4 +1,4 @@
-"""D4RL's HDF5: all steps of all episodes in a row, with flags where an episode ends."""
+"""D4RL's HDF5: the steps of all episodes in one array per field, with flags where an episode ends."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -29,8 +29,8 @@ class D4RL(EpisodeGroups, OneFile):
     """One file.
 
     Args:
-        notes: the data that the file does not record, and those that were left out.
-        after: name in the file of the observation after each step, of the fields that have it.
+        paths: path of every field but the flags.
+        after: path of the observation after each step, for observations that have it.
     """
 
     schema: Schema
@@ -116,7 +116,7 @@ def _fields(
 
 
 def _tabled(file: h5py.File, count: int) -> EpisodeTable | None:
-    """Return the episodes by the table that rlx wrote; None if the file has no table, or not one of these steps."""
+    """Return the episodes by the table that rlx wrote; None without a table, or with one of other steps."""
     if not all(hdf5_file.has(file, TABLE + name) for name in TABLE_COLUMNS):
         return None
     table = {name: hdf5_file.read_all(hdf5_file.numbers(file, TABLE + name)) for name in TABLE_COLUMNS}
@@ -143,9 +143,7 @@ def _tabled(file: h5py.File, count: int) -> EpisodeTable | None:
 
 
 def _scanned(file: h5py.File, count: int) -> EpisodeTable:
-    """Return the episodes by flags, and by next observations: a trajectory ends where they do not continue, flag or no
-    flag.
-    """
+    """Return the episodes by flags; where next observations do not continue, a trajectory ends without a flag too."""
     terminals = _flags(file, "terminals", count)
     ends = terminals.copy()
     recorded = next((name for name in (TIMEOUTS, EPISODE_ENDS) if hdf5_file.has(file, name)), None)
@@ -156,7 +154,7 @@ def _scanned(file: h5py.File, count: int) -> EpisodeTable:
         ends |= _seams(file, count)
     ends[-1] = True
     last = np.flatnonzero(ends)
-    # Where time-outs are recorded, what ends without one is not followed by a reset.
+    # If timeouts are recorded, no reset follows an end without a flag.
     from_reset = np.append(True, (terminals | timeouts)[last[:-1]] | (recorded is None))
     return EpisodeTable(
         np.diff(last, prepend=-1),
@@ -179,7 +177,7 @@ def _flags(file: h5py.File, name: str, count: int) -> NDArray[np.bool_]:
 
 
 def _seams(file: h5py.File, count: int) -> NDArray[np.bool_]:
-    """Return [N] whether the row after each row is not its next observation."""
+    """Return [N] whether each row's next observation differs from the row after it."""
     seams = np.zeros(count, bool)
     seen, after = hdf5_file.numbers(file, "observations"), hdf5_file.numbers(file, NEXT)
     rows = max(1, min(_PIECE_ROWS, 2**22 * count // max(1, seen.nbytes)))

@@ -1,4 +1,4 @@
-"""D4RL's HDF5: all steps in a row, ``terminals`` and ``timeouts`` where an episode ends."""
+"""D4RL's HDF5: all steps in one array per field, ``terminals`` and ``timeouts`` where an episode ends."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,14 +28,14 @@ _TAKEN = KNOWN | {METADATA.rstrip("/"), "next"}
 class D4RLExporter:
     """Exporter of observations, actions, rewards, terminals, timeouts and next_observations, N rows each.
 
-    The last, which a reader can do without, is there where any final observation was recorded. Further fields have N
-    rows too. What rlx knows of the trajectories stands under ``metadata``, which D4RL passes over.
+    ``next_observations``, which readers do not need, is written if any final observation was recorded. Further fields
+    have N rows too. The table of trajectories is under ``metadata``, which D4RL ignores.
     """
 
     title = "D4RL's HDF5"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Return final observations, if none was recorded, and fields whose names mean something else in D4RL."""
+        """Return lost final observations, names, and fields whose names mean something else in D4RL."""
         schema = experience.schema
         _check(experience)
         losses = common_losses(experience, final=not has_finals(experience), unrecorded=False, starts=False)
@@ -43,7 +43,7 @@ class D4RLExporter:
         return losses + left_out(without_room(schema, _extras(schema)))
 
     def owns(self, path: Path) -> bool:
-        """Return whether a file has the datasets that every file of D4RL has."""
+        """Return whether a file has the datasets of D4RL."""
         return holds(path, KEYS)
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002

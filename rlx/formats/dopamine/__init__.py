@@ -13,7 +13,7 @@ OBSERVATION, ACTION, REWARD, TERMINAL = (STORE + name for name in ("observation"
 SMALL_DTYPES = MappingProxyType({ACTION: "int32", REWARD: "float32", TERMINAL: "uint8"})
 ADD_COUNT, INVALID_RANGE = "add_count", "invalid_range"
 SMALL_ARRAYS = (*SMALL_DTYPES, ADD_COUNT, INVALID_RANGE)
-# A pickle, never opened. It is written by versions of Dopamine that also end episodes without a terminal row.
+# A pickle, never opened: versions of Dopamine that can end episodes without a terminal row write it.
 EPISODE_ENDS = "episode_end_indices"
 LAYOUT = (
     "expected Dopamine's layout: in replay_logs for every number N of a file $store$_observation_ckpt.N.gz [C, ...], "
@@ -23,12 +23,12 @@ LAYOUT = (
 
 
 def file_name(array: str, suffix: int | str) -> str:
-    """Return name of the file that holds an array: ``add_count_ckpt.7.gz``."""
+    """Return the name of the file of an array: ``add_count_ckpt.7.gz``."""
     return f"{array}_ckpt.{suffix}.gz"
 
 
 def array_name(name: str) -> str:
-    """Return name of the array that holds a field, which cannot have a slash in it.
+    """Return the name of the array of a field; it has dots for slashes.
 
     Example:
         >>> array_name("params/loc")

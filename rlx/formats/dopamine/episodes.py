@@ -1,4 +1,4 @@
-"""The trajectories of a Dopamine shard: the spans of its plan, corrected by the observations; and their blocks."""
+"""The trajectories of a Dopamine shard, from the spans of its plan and the observations; and their blocks."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,16 +19,14 @@ from rlx.formats.dopamine.plan import Plan, Span
 
 
 class RowReader:
-    """Reader of rows of a run; fast where each call starts after the one before.
+    """Reader of rows of a run; fast if each call starts after the one before.
 
-    A file is inflated from its start again only to go back in it: Dopamine puts the first new row into the
-        last slot.
-    Every file of observations or extra columns that was read from is read to its end, checksum included, before
-        ``finish`` returns.
+    A file is inflated again only to go back in it: Dopamine puts the oldest row into the last slot. Every file that was
+    used is read to its end, to verify its checksum, by ``finish`` at the latest.
 
     Args:
-        observation: dtype and shape of one observation; a file of another kind is refused.
-        extras: the same of every extra column, by the name of its array.
+        observation: dtype and shape of one observation; other files raise CorruptShardError.
+        extras: the same for every extra column, by the name of its array.
     """
 
     def __init__(
@@ -66,12 +64,12 @@ class RowReader:
             out[part] = column[slot : slot + part.stop - part.start]
 
     def empty(self, name: str, count: int) -> NDArray[Any]:
-        """Return an empty array for rows of the observations, or of an extra column."""
+        """Return an uninitialised array for rows of the observations, or of an extra column."""
         dtype, shape = self._kinds[name]
         return np.empty((count, *shape), dtype)
 
     def is_blank(self, row: int) -> bool:
-        """Return whether a row has a zero observation, action and reward."""
+        """Return whether observation, action and reward of a row are zero."""
         action, reward = np.empty(1, np.int32), np.empty(1, np.float32)
         self.read_column(ACTION, row, action)
         self.read_column(REWARD, row, reward)
@@ -90,7 +88,7 @@ class RowReader:
         return out
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, slice]]:
-        """Yield file, first slot and place in the answer of every contiguous piece of the rows [start, stop)."""
+        """Yield file, first slot and slice of [start, stop) of every contiguous piece of these rows."""
         row = start
         while row < stop:
             file = self._plan.file_of(row)
@@ -118,7 +116,7 @@ class RowReader:
 
     def _column(self, file: int, name: str) -> NDArray[Any]:
         if (file, name) not in self._columns:
-            # An episode may span many files of a small ring, but is read from the first to the last.
+            # An episode may span many files of a small ring, but reads them in order.
             self._columns = {key: column for key, column in self._columns.items() if key[0] == file}
             path = self._path(file, name)
             column = read_npy(path)
@@ -147,10 +145,10 @@ class _Opened:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """Rows [start, stop) of one episode, the zero rows after them, and whether the last one ended it.
+    """Rows [start, stop) of one episode, the number of zero rows after them, and whether the last row is terminal.
 
-    If it did not, be it that the episode was truncated, that a lap is lost or that the files end, then what the last
-    row led to is unknown: the recording is cut there.
+    If it is not, the outcome of the last row is unknown: the episode was truncated, a lap is lost, or the files end.
+    The recording is cut there.
     """
 
     episode: int
@@ -162,16 +160,16 @@ class Trajectory:
 
     @property
     def steps(self) -> int:
-        """Steps: a row each, but where the episode continues without a next row, the last is its final
-        observation."""
+        """Steps: one per row, but a last row that is not terminal has only the final observation."""
         return self.stop - self.start - (not self.is_terminal)
 
 
 def trajectories(plan: Plan, position: int, rows: RowReader, dropped: Counter[str]) -> list[Trajectory]:
-    """Return the trajectories, of at least a step each, of the spans that start in a file.
+    """Return the trajectories, of at least one step each, of the spans that start in a file.
 
     Args:
-        rows: of the run; read only after a gap, or where episodes may end without a terminal row.
+        position: of the file in the plan.
+        rows: of the run.
         dropped: receives how many rows of these spans are padding, and how many have no next row.
     """
     found = []
@@ -198,7 +196,7 @@ def _episodes(plan: Plan, span: Span, rows: RowReader, dropped: Counter[str]) ->
 
 
 def _leading_padding(plan: Plan, span: Span, rows: RowReader) -> int:
-    """Return zero rows that a span starts with: all of them at the start of the run, the remaining ones after a gap."""
+    """Return how many zero rows a span starts with: all at the start of the run, the remaining ones after a gap."""
     limit = span.stop - span.is_terminal
     if span.start == 0:
         lead = min(plan.padding, limit)
@@ -211,7 +209,7 @@ def _leading_padding(plan: Plan, span: Span, rows: RowReader) -> int:
 
 
 def _truncations(plan: Plan, start: int, stop: int, rows: RowReader) -> Iterator[int]:
-    """Yield first padding row after each episode that ended without a terminal row in [start, stop)."""
+    """Yield the first padding row after each episode that ended without a terminal row in [start, stop)."""
     if not plan.padding:
         return
     streak, earliest = 0, start + 1  # an episode has at least one row
@@ -229,7 +227,7 @@ def _truncations(plan: Plan, start: int, stop: int, rows: RowReader) -> Iterator
 
 
 def _candidates(plan: Plan, start: int, stop: int) -> list[int]:
-    """Return rows in [start, stop) that the small arrays allow to be padding: runs of zeros that are long enough."""
+    """Return the rows in [start, stop) that may be padding by the small arrays: runs of zeros that are long enough."""
     zeros = plan.zeros[slice(*np.searchsorted(plan.zeros, [start, stop]))]
     last = plan.padding - 1
     first = zeros[: len(zeros) - last]
@@ -248,17 +246,17 @@ class BlockPart:
 
     @property
     def is_end(self) -> bool:
-        """Whether the trajectory ends with it."""
+        """Whether it is the end of the trajectory."""
         return self.first + self.steps == self.trajectory.steps
 
 
 def pack(trajectories: Iterable[Trajectory], limit: int) -> Iterator[list[BlockPart]]:
-    """Yield the pieces of each block: every block but the last has ``limit`` steps.
+    """Yield the parts of each block: every block but the last has ``limit`` steps.
 
     Example:
         >>> one, two = (Trajectory(n, 0, 3, 0, True, is_terminal=True) for n in (1, 2))
         >>> blocks = pack([one, two], limit=4)
-        >>> [[(piece.trajectory.episode, piece.first, piece.steps) for piece in block] for block in blocks]
+        >>> [[(part.trajectory.episode, part.first, part.steps) for part in block] for block in blocks]
         [[(1, 0, 3), (2, 0, 1)], [(2, 1, 2)]]
     """
     block: list[BlockPart] = []
@@ -276,29 +274,29 @@ def pack(trajectories: Iterable[Trajectory], limit: int) -> Iterator[list[BlockP
         yield block
 
 
-def read_block(pieces: Sequence[BlockPart], rows: RowReader, extras: Mapping[str, str] = MappingProxyType({})) -> Block:
-    """Return the block of these pieces; raises as ``RowReader`` does, or if padding is not zeros.
+def read_block(parts: Sequence[BlockPart], rows: RowReader, extras: Mapping[str, str] = MappingProxyType({})) -> Block:
+    """Return the block of these parts; raises CorruptShardError for damaged files, and padding that is not zero.
 
     Args:
         extras: name of the array of every extra field.
     """
-    steps = sum(piece.steps for piece in pieces)
-    observation = rows.empty(OBSERVATION, steps + sum(piece.is_end for piece in pieces))
+    steps = sum(part.steps for part in parts)
+    observation = rows.empty(OBSERVATION, steps + sum(part.is_end for part in parts))
     more = {name: rows.empty(array, steps) for name, array in extras.items()}
     action, reward = np.empty(steps, np.int32), np.empty(steps, np.float32)
     terminated, truncated = np.zeros(steps, np.bool_), np.zeros(steps, np.bool_)
     step = frame = 0
-    for piece in pieces:
-        one, row = piece.trajectory, piece.trajectory.start + piece.first
-        after, frames = step + piece.steps, piece.steps + piece.is_end
-        recorded = frames - (piece.is_end and one.is_terminal)
+    for part in parts:
+        one, row = part.trajectory, part.trajectory.start + part.first
+        after, frames = step + part.steps, part.steps + part.is_end
+        recorded = frames - (part.is_end and one.is_terminal)
         rows.read_rows(OBSERVATION, row, observation[frame : frame + recorded])
         observation[frame + recorded : frame + frames] = 0
         rows.read_column(ACTION, row, action[step:after])
         rows.read_column(REWARD, row, reward[step:after])
         for name, array in extras.items():
             rows.read_rows(array, row, more[name][step:after])
-        if piece.is_end:
+        if part.is_end:
             rows.check_blank(one.stop, one.stop + one.padding)
             terminated[after - 1], truncated[after - 1] = one.is_terminal, not one.is_terminal
         step, frame = after, frame + frames
@@ -311,10 +309,10 @@ def read_block(pieces: Sequence[BlockPart], rows: RowReader, extras: Mapping[str
             "truncated": truncated,
             **more,
         },
-        np.array([piece.steps for piece in pieces], np.int64),
-        np.array([piece.trajectory.episode for piece in pieces], np.int64),
-        np.array([piece.trajectory.from_reset for piece in pieces], np.bool_),
-        np.array([not piece.trajectory.is_terminal for piece in pieces], np.bool_),
-        is_open=not pieces[-1].is_end,
-        cut=np.array([piece.is_end and not piece.trajectory.is_terminal for piece in pieces], np.bool_),
+        np.array([part.steps for part in parts], np.int64),
+        np.array([part.trajectory.episode for part in parts], np.int64),
+        np.array([part.trajectory.from_reset for part in parts], np.bool_),
+        np.array([not part.trajectory.is_terminal for part in parts], np.bool_),
+        is_open=not parts[-1].is_end,
+        cut=np.array([part.is_end and not part.trajectory.is_terminal for part in parts], np.bool_),
     )

@@ -53,12 +53,12 @@ class RingFile:
         return len(self.terminal)
 
     def slots(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return slots of the rows [start, stop) of the run."""
+        """Return the slots of the rows [start, stop) of the run."""
         return np.arange(start, stop) % self.capacity
 
 
 def find_suffixes(folder: Path) -> list[int]:
-    """Return suffixes of which a folder holds any array, ascending; raises SourceNotFoundError if it holds none."""
+    """Return the suffixes of the arrays in a folder, ascending; raises SourceNotFoundError if it has no array."""
     suffixes = {suffix for array, suffix in _arrays(folder) if array in (*SMALL_ARRAYS, OBSERVATION)}
     if not suffixes:
         raise SourceNotFoundError(f"{folder} has no file named like {file_name(ADD_COUNT, 0)}")
@@ -66,7 +66,7 @@ def find_suffixes(folder: Path) -> list[int]:
 
 
 def find_arrays(folder: Path, suffix: int) -> list[str]:
-    """Return names of all arrays of a suffix that a folder holds, in order."""
+    """Return the names of all arrays of a suffix in a folder, sorted."""
     return sorted(array for array, found in _arrays(folder) if found == suffix)
 
 
@@ -77,11 +77,11 @@ def _arrays(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 def load_ring_file(folder: Path, suffix: int) -> RingFile:
-    """Return the small arrays of one suffix, checked against each other; raises as ``make_plan`` does."""
+    """Return the small arrays of one suffix; raises CorruptShardError if they contradict each other."""
     paths = {name: folder / file_name(name, suffix) for name in SMALL_ARRAYS}
     arrays = {name: read_npy(path) for name, path in paths.items()}
     rows = len(arrays[TERMINAL]) if arrays[TERMINAL].ndim else 0
-    # The terminals come first, for they say how many rows to expect.
+    # The terminals come first: they determine the expected number of rows.
     for name, dtype in reversed([*SMALL_DTYPES.items()]):
         array = arrays[name]
         if array.dtype != dtype or array.shape != (rows,) or not rows:
@@ -103,8 +103,7 @@ def _add_count(path: Path, array: NDArray[Any]) -> int:
 
 
 def _padding(path: Path, array: NDArray[Any], add_count: int, capacity: int) -> int:
-    """Return zero rows before an episode: the range runs from n rows before the cursor, the horizon, to a stack after
-    it."""
+    """Return the zero rows before an episode: the range is from a horizon before the cursor to a stack after it."""
     if array.ndim == 1 and array.dtype.kind in "iu" and 2 <= len(array) <= 1000:
         horizon = (add_count - int(array[0])) % capacity
         if np.array_equal(array, (add_count - horizon + np.arange(len(array))) % capacity) and horizon < len(array):
@@ -117,13 +116,12 @@ class Span:
     """An episode as the small arrays describe it, and the zero rows after it: rows [start, end) of the run.
 
     Args:
-        number: of the episode; where it turns out to be several, the numbers up to the next span's are free
-            for them.
+        number: of the episode; the numbers up to the next span's are reserved for further episodes found in it.
         start: first row. At the very start of the run and after a gap, zero rows may come first.
         stop: one past the last row of the episode.
         end: one past the zero rows after it.
-        is_terminal: whether the last row ended the episode; if not, the files end there.
-        after_gap: whether what came before ``start`` is not in the files.
+        is_terminal: whether the last row ended the episode; if not, the files end there, or have a gap.
+        after_gap: whether the files lack the rows before ``start``.
     """
 
     number: int
@@ -144,12 +142,13 @@ class Plan:
     Args:
         capacity: rows of the ring, C.
         padding: zero rows before every episode.
-        add_counts: [n] rows of the run that were written when the file was.
-        new_from: [n] first row that the file before does not hold; new are [new_from, add_count).
+        suffixes: [n] of the files, ascending.
+        add_counts: [n] rows of the run when each file was written.
+        new_from: [n] first row that is new in each file; new are [new_from, add_count).
         is_clipped: whether every reward is in [-1, 1].
         can_truncate: whether an episode may end without a terminal row.
         table: [m] the spans, with the fields of ``Span``.
-        zeros: rows that may be padding inside a span, by the small arrays; empty unless ``can_truncate``.
+        zeros: rows inside spans that may be padding by the small arrays; empty unless ``can_truncate``.
     """
 
     capacity: int
@@ -163,11 +162,11 @@ class Plan:
     zeros: NDArray[np.int64]
 
     def file_of(self, row: int) -> int:
-        """Return position in ``suffixes`` of the file in which a row is new."""
+        """Return the position in ``suffixes`` of the file in which a row is new."""
         return int(np.searchsorted(self.add_counts, row, side="right"))
 
     def position(self, suffix: int) -> int:
-        """Return position of a suffix in ``suffixes``; raises SourceNotFoundError for an unknown one."""
+        """Return the position of a suffix in ``suffixes``; raises SourceNotFoundError for an unknown one."""
         found = np.flatnonzero(self.suffixes == suffix)
         if not len(found):
             raise SourceNotFoundError(f"no shard {suffix}; expected one of {self.suffixes.tolist()}")
@@ -185,17 +184,22 @@ class Plan:
         return {"uninitialised": self.capacity - written, "stale": written - new}
 
     def gaps(self) -> list[int]:
-        """Return suffixes of the files before which a lap of the ring was never written or its file is missing."""
+        """Return the suffixes of the files before which a lap of the ring is lost: not written, or its file missing."""
         lost: list[int] = self.suffixes[self.new_from > np.r_[0, self.add_counts[:-1]]].tolist()
         return lost
 
     def missing(self) -> list[int]:
-        """Return suffixes before the last one whose file is missing."""
+        """Return the suffixes before the last one that have no file."""
         return sorted(set(range(int(self.suffixes[-1]))) - set(self.suffixes.tolist()))
 
 
 def make_plan(folder: Path) -> Plan:
-    """Return the plan of the run in ``folder``."""
+    """Return the plan of the run in ``folder``.
+
+    Raises:
+        SourceNotFoundError: a small array is missing.
+        CorruptShardError: one is damaged or contradicts another.
+    """
     suffixes = find_suffixes(folder)
     builder = _Builder(folder, can_truncate=any(folder.glob(file_name(EPISODE_ENDS, "*"))))
     for suffix in suffixes:
@@ -263,8 +267,7 @@ class _Builder:
             raise self._corrupt(INVALID_RANGE, file, f"{expected}, found {file.padding + 1}")
 
     def _true_add_count(self, file: RingFile, *, is_last: bool) -> int:
-        """Return rows written to the run; the buffer logged at the end of training says only where its cursor
-        stood."""
+        """Return the rows written to the run; the buffer logged at the end of training states only its cursor."""
         found = f"found {file.add_count:,}"
         if file.suffix == 0 or file.add_count >= file.capacity:
             reached = self._files[-1][1] if self._files else 0
@@ -274,17 +277,17 @@ class _Builder:
         if not is_last:
             raise self._corrupt(ADD_COUNT, file, f"expected at least {file.capacity:,} rows, {found}")
         if self._previous is None:
-            # Alone, it is a ring full of rows; which lap is unknown, but not the first.
+            # Alone, it is a full ring in an unknown lap, but not the first.
             return file.add_count + (file.suffix + 1) * file.capacity
         reached = self._files[-1][1]
         stop = reached + (file.add_count - reached) % file.capacity
-        # Had a lap been lost just before, nothing would be left of the previous file's rows.
+        # After a lost lap, none of the previous file's rows would remain.
         is_next_lap = self._files[-1][0] == file.suffix - 1 and _same_rows(
             self._previous, file, max(stop - file.capacity, 0), reached
         )
         if is_next_lap:
             return stop
-        # How many laps were lost does not matter, but that the rows do not follow the previous file's does.
+        # The number of lost laps does not matter; that the rows do not follow the previous file's does.
         return stop + file.capacity if stop > reached else stop + 2 * file.capacity
 
     def _take_rows(self, file: RingFile, start: int, stop: int) -> None:

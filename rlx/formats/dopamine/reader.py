@@ -1,7 +1,7 @@
 """The DQN Replay Dataset and other logs of Dopamine's replay buffer: ``<Game>/<run>/replay_logs/``.
 
-A shard holds the episodes that start in the file of its number, and reads on into the next files for the rest
-of the last of them. So no trajectory crosses a shard, and every shard is a function of the files alone.
+A shard holds the episodes that start in the file of its number, and continues in the next files for the rest
+of the last one. So no trajectory crosses a shard, and every shard is a function of the files alone.
 """
 
 import re
@@ -41,15 +41,15 @@ _WORD = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True)
 class Dopamine:
-    """A run logged by Dopamine. Its small arrays are read when first needed, and go along when it is pickled.
+    """A run logged by Dopamine. Its small arrays are read when first needed, and pickled with it.
 
     Args:
-        root: local directory that the names in ``files`` are relative to.
+        root: local directory to which the names in ``files`` are relative.
         folder: directory of the files below it: ``Pong/1/replay_logs``.
         id: name of the run: ``Pong/1``.
 
-    Every method raises SourceNotFoundError where the run or one of its small arrays is missing, and
-    CorruptShardError where one is damaged or contradicts another.
+    Every method raises SourceNotFoundError if the run or one of its small arrays is missing, and
+    CorruptShardError if one is damaged or contradicts another.
     """
 
     root: Path
@@ -58,14 +58,13 @@ class Dopamine:
 
     @property
     def schema(self) -> Schema:
-        """An observation as in the first local file of them, 84x84 bytes before there is one; an action; a reward; and
-        the extra columns of every step."""
+        """Observations as in their first local file, else uint8[84, 84]; int32 actions; rewards; extra columns."""
         plain = Schema.of(observation=self._observation, action=("int32", ()))
         return Schema({**plain.fields, **self._extras.fields})
 
     @property
     def notes(self) -> Mapping[str, Any]:
-        """Notes that the steps themselves do not show."""
+        """Notes on what the steps do not show."""
         notes: dict[str, Any] = {
             **read_notes_beside((self.root / self.folder).parent),
             "rewards": "clipped to [-1, 1]" if self._plan.is_clipped else "as logged",
@@ -79,11 +78,11 @@ class Dopamine:
         return notes | not_taken_note(self._extras.not_taken)
 
     def shards(self) -> Sequence[int]:
-        """Return suffixes of the files, ascending."""
+        """Return the suffixes of the files, ascending."""
         return [int(suffix) for suffix in self._plan.suffixes]
 
     def files(self, shard: int) -> Sequence[str]:
-        """Return files of the shard's suffix, and of those that its last episode reads on into."""
+        """Return the files of the shard's suffix, and of those in which its last episode continues."""
         position = self._plan.position(shard)
         spans = self._plan.spans(position)
         last = self._plan.file_of(spans[-1].end - 1) if spans else position
@@ -94,9 +93,9 @@ class Dopamine:
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
         """Yield the episodes that start in the shard's file; see ``Source.blocks``.
 
-        Left out are ``padding``, zero rows before an episode; ``cut``, the last row of an episode whose next
-        row is missing; ``stale``, slots that the file before holds too; ``uninitialised``, slots never
-        written. Over all shards, these and the steps add up to the slots of all files.
+        ``dropped`` counts ``padding``, zero rows before an episode; ``cut``, last rows of episodes whose next row is
+        missing; ``stale``, slots that an earlier file has too; and ``uninitialised``, slots never written. Over all
+        shards, these and the steps add up to the slots of all files.
         """
         position = self._plan.position(shard)
         dropped.update(+Counter(self._plan.nothing_new(position)))
@@ -122,16 +121,16 @@ class Dopamine:
                     with gzipped(path) as stream:
                         return stream.kind
                 except CorruptShardError:
-                    continue  # reported by the shard that reads it; the others are sound
+                    continue  # reported by the shard that reads it
         return _ATARI
 
     @cached_property
     @expecting(LAYOUT)
     def _extras(self) -> ExtraFields:
-        """Return Dopamine's extra storage types, as in the first file of each, and the other arrays."""
+        """Return Dopamine's extra storage types, as in the first file of each, and why other arrays are left out."""
         folder, first = self.root / self.folder, int(self._plan.suffixes[0])
         found = ExtraFields(["observation", "action", "reward", "terminated", "truncated"])
-        # Other observations lose their last row here, and come back with a row per step.
+        # Further observations lost their last row in this format, and have one row per step.
         noted = {
             (array_name(name), one.dtype, one.shape): (name, Role.STEP if one.role == Role.OBSERVATION else one.role)
             for name, one in noted_fields(read_notes_beside(folder.parent)).items()
@@ -162,7 +161,7 @@ class DopamineLayout:
 
     Args:
         run: 1 to 5.
-        prefix: what stands before the game, such as ``dqn/``.
+        prefix: of the path, such as ``dqn/``.
     """
 
     game: str
@@ -170,7 +169,7 @@ class DopamineLayout:
     prefix: str = ""
 
     def index_files(self) -> Sequence[str]:
-        """Return the small arrays of every suffix; of the pickle among them it matters only whether it is there."""
+        """Return the small arrays of every suffix; of the pickle among them, only its existence matters."""
         arrays = (*SMALL_ARRAYS, EPISODE_ENDS)
         return [f"{self._folder}/{file_name(array, suffix)}" for suffix in PUBLIC_SUFFIXES for array in arrays]
 
@@ -187,8 +186,7 @@ def find_runs(directory: Path) -> list[Dopamine]:
     """Return the runs in a directory, by name.
 
     Args:
-        directory: a ``replay_logs``, or one to four levels above: a run's, a game's, all games', that of
-            their ``dqn``.
+        directory: ``replay_logs``, or a directory one to four levels above: of a run, a game, all games, or ``dqn``.
     """
     directory = directory.absolute()
     patterns = ["/".join([*"*" * depth, FOLDER]) for depth in range(4)]

@@ -1,5 +1,5 @@
-"""The logs of Dopamine's replay buffer, ``replay_logs/$store$_observation_ckpt.0.gz`` and so on: the layout of the DQN
-Replay Dataset, so that programs for that dataset read them.
+"""Logs of Dopamine's replay buffer, ``replay_logs/$store$_observation_ckpt.0.gz`` and so on, as in the DQN Replay
+Dataset.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,22 +49,21 @@ from rlx.progress import Progress
 from rlx.schema import Schema
 
 _CAPACITY = 1_000_000
-# One step ahead is learned from, and what the agent sees is a stack of four observations.
+# DQN learns from one step ahead, and sees a stack of four observations.
 HORIZON, STACK = 1, 4
 _COMPRESSION_LEVEL = 1
 _PIECE_BYTES = 2**18
-Columns = Mapping[str, tuple[DTypeLike, tuple[int, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
 class DopamineExporter:
     """Exporter to the directory of a run, ``Pong/1``, with ``replay_logs`` in it.
 
-    Further fields of numbers are what Dopamine calls extra storage types.
+    Further fields of numbers become what Dopamine calls extra storage types.
 
     Args:
-        capacity: rows of the ring, and so of every file; a million as in the DQN Replay Dataset, or where there are
-            fewer rows, one more than there are.
+        capacity: rows of the ring, and so of every file; by default a million as in the DQN Replay Dataset, or the
+            number of rows plus one if that is smaller.
     """
 
     capacity: int | None = None
@@ -72,7 +71,7 @@ class DopamineExporter:
     title = "Dopamine's layout"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Return final observations, how episodes end that did not terminate, their numbers, and fields of its own."""
+        """Return lost final observations, truncations, numbers of episodes, exact rewards, names, and fields."""
         schema, table = experience.schema, experience.trajectories
         _check(schema)
         losses = common_losses(experience, final=True, episodes=True)
@@ -124,7 +123,7 @@ class DopamineExporter:
 
 
 def _extras(schema: Schema) -> dict[str, str]:
-    """Return name of the array of every extra field that has a place: numbers, under a name that is its own."""
+    """Return the array of every extra field that can be written: numbers, whose array has a unique name."""
     arrays: dict[str, str] = {}
     for name in extra_fields(schema):
         array = array_name(name)
@@ -156,19 +155,19 @@ def _check(schema: Schema) -> None:
 
 
 class RingLog:
-    """Writer of rows, from the first on, into the files of one suffix after the other.
+    """Writer of rows, in order, into the files of one suffix after the other.
 
-    A file holds the current content of the ring, each row in slot ``row % capacity``. It is written when all slots but
-    the last are new; so the last one shows a row of the lap before, and the row that belongs there is the oldest in the
-    next file. When the context ends without an error, the remaining rows are logged over the ring's rows of the lap
-    before; as in Dopamine, ``add_count`` then gives only the position of the cursor.
+    A file holds the content of the ring, each row in slot ``row % capacity``. It is written when all slots but the last
+    are new: the last has a row of the lap before, and its new row is the oldest in the next file. When the context ends
+    without an error, the remaining rows are logged over rows of the lap before; as in Dopamine, ``add_count`` is then
+    only the position of the cursor.
 
     Args:
         capacity: rows of the ring, at least 2.
         columns: dtype and shape of a row of every column, by its name in the files.
     """
 
-    def __init__(self, folder: Path, capacity: int, columns: Columns) -> None:
+    def __init__(self, folder: Path, capacity: int, columns: Mapping[str, tuple[DTypeLike, tuple[int, ...]]]) -> None:
         self._folder = folder
         self._capacity = capacity
         self._columns = columns
@@ -227,8 +226,7 @@ class RingLog:
         return self._files
 
     def _older(self, name: str, cursor: int) -> Iterator[bytes]:
-        """Yield the content of the slots from the cursor to the last but one, from the lap before; zeros in the first
-        lap."""
+        """Yield the slots from the cursor to the last but one, of the lap before; zeros in the first lap."""
         left = (self._capacity - 1 - cursor) * self._row_bytes(name)
         if not self._suffix:
             while left:
