@@ -297,7 +297,7 @@ CASES: dict[str, dict[str, tuple[Damage, str]]] = {
         ),
         "unequal lengths": (
             lengths(lambda rows: [rows[0] + 1, *rows[1:]]),
-            "expected 24 rows, as its episodes are long",
+            "expected 24 rows as in its episodes",
         ),
         "unknown version": (
             info(codebase_version="v1.6"),

@@ -21,8 +21,8 @@ class FormatChoice:
     """A format and its options.
 
     Args:
-        name: of the format; None to find it out.
-        options: values by name, as they were written.
+        name: of the format; None to detect it.
+        options: values by name, as text.
 
     Example:
         >>> FormatChoice.parse("torchrl:time_dim=0")
@@ -36,7 +36,7 @@ class FormatChoice:
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
-        """Return the choice that ``FORMAT`` or ``FORMAT:option=value,...`` means."""
+        """Return the choice of ``FORMAT`` or ``FORMAT:option=value,...``; raises OptionError for other texts."""
         if text is None:
             return cls(None)
         name, _, rest = text.partition(":")
@@ -49,11 +49,11 @@ class FormatChoice:
         return cls(name, options)
 
     def read(self, known: Mapping[str, type[int]] | Mapping[str, type[str]]) -> dict[str, int | str]:
-        """Return the options in their own types."""
+        """Return the options in the types of ``known``; raises OptionError for unknown options and other values."""
         found: dict[str, int | str] = {}
         for option, value in self.options.items():
             if option not in known:
-                expected = f"expected {', '.join(known)}" if known else "it has none"
+                expected = f"expected {', '.join(known)}" if known else "expected no options"
                 raise OptionError(
                     f"`from_` {self.name} has no option {option!r}: {expected}", hint=did_you_mean(option, known)
                 )
@@ -68,7 +68,11 @@ def find_runs(path: Path, layout: str | None = None) -> list[LocalRun]:
     """Return the runs at a path or a few levels below, of one layout or of any.
 
     Args:
-        layout: name of a readable format, perhaps with options: ``torchrl:time_dim=0``.
+        layout: name of a readable format, perhaps with options: ``torchrl:time_dim=0``; by default, all are tried.
+
+    Raises:
+        SourceError: the format is unknown, or a file is damaged.
+        OptionError: the format does not have an option.
     """
     choice = FormatChoice.parse(layout)
     known = readable()
@@ -84,7 +88,7 @@ def find_runs(path: Path, layout: str | None = None) -> list[LocalRun]:
 
 
 def find_run(directory: Path, id: str | None, layout: str | None = None) -> LocalRun:
-    """Return the one run of a directory, or the one of this id."""
+    """Return the only run in a directory, or the one with this id; raises SourceNotFoundError for none and several."""
     runs = find_runs(directory, layout)
     name = FormatChoice.parse(layout).name
     if not runs and (resembled := name or _resembled(directory)) is not None and readable()[resembled].opens:
@@ -96,13 +100,13 @@ def find_run(directory: Path, id: str | None, layout: str | None = None) -> Loca
     if not runs:
         raise _nothing_known(directory, name)
     if not chosen:
-        raise SourceNotFoundError(f"no run {id} in {directory}; there is {there}")
+        raise SourceNotFoundError(f"no run {id} in {directory}; found {there}")
     hint = command("rlx", "download", min(run.id for run in chosen), "--source", directory)
     raise SourceNotFoundError(f"{len(chosen)} runs in {directory}: {there}; expected one", hint=hint)
 
 
 def _nothing_known(path: Path, layout: str | None) -> SourceNotFoundError:
-    """Return the error for a path that resembles no format; raises another if it cannot be read."""
+    """Return the error for a path without a run; raises another if the path cannot be read."""
     if not path.exists():
         return SourceNotFoundError(f"{path} does not exist")
     if layout is not None:
@@ -120,7 +124,7 @@ def _nothing_known(path: Path, layout: str | None) -> SourceNotFoundError:
             found = names(file)
             shown = ", ".join([*found[:_SHOWN_NAMES], *(["..."] if len(found) > _SHOWN_NAMES else [])])
             return SourceNotFoundError(
-                f"no run found in {path}: found {shown or 'nothing in it'}; {expected}", hint=hint
+                f"no run found in {path}: found {shown or 'no groups or datasets'}; {expected}", hint=hint
             )
     with path.open("rb") as file:
         head = file.read(_SHOWN_BYTES)
@@ -128,7 +132,7 @@ def _nothing_known(path: Path, layout: str | None) -> SourceNotFoundError:
 
 
 def _resembled(path: Path) -> str | None:
-    """Return the format that most files at a path belong to, so that its error can name the missing ones."""
+    """Return the format of most marks at a path, whose error names the missing files; None without marks."""
     is_file = path.is_file()
     found = {
         name: sum(holds(path, (mark,)) if is_file else (path / mark).exists() for mark in marks)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rlx.formats.common.exporter import DatasetExporter
     from rlx.formats.common.provenance import LocalRun
 
-# TED path of the column that each option of formats of tables names.
+# Options of formats of tables, each of which names the column of this TED path.
 COLUMN_PATHS: Mapping[str, str] = MappingProxyType(
     {
         "observation": "observation",
@@ -45,21 +45,20 @@ class Format:
 
     ``reader.py`` of a folder has ``open_<name>(path, **options)`` and, if a path holds one dataset,
     ``recognises(path)``, or, if it may hold several runs, ``find_runs(path)``. ``writer.py`` has ``DATASETS``, the
-    exporter of datasets, and ``BATCHES``, that of batches. Names that both know are in ``__init__.py``, or
-    in ``layout.py`` where they need more.
+    exporter of datasets, and ``BATCHES``, that of batches. Names that both use are in ``__init__.py``, or, with
+    functions, in ``layout.py``.
 
     Args:
-        name: that users give.
+        name: for users.
         folder: the package, ``__name__``.
         reads: what a path may hold: one dataset, or several runs; None if rlx does not read the format.
-        options: type of every option of reading, by name.
-        marks: by which a path resembles the format although others are missing: members of an HDF5 file, or files of a
-            directory.
-        is_hdf5: whether it is a file of HDF5, or has one.
+        options: type of every option of the reader, by name.
+        marks: members of an HDF5 file, or files of a directory, that suggest the format although others are missing.
+        is_hdf5: whether a dataset is an HDF5 file, or has one.
         writes: what rlx writes in it.
         suffixes: other suffixes than the name for files of batches.
         layout: the expected layout, for messages.
-        exporter: name of its exporter in a ``writer.py`` that has those of several formats.
+        exporter: name of its exporter in a ``writer.py`` of several formats.
     """
 
     name: str
@@ -89,7 +88,7 @@ class Format:
             SourceNotFoundError: the path does not exist.
             CorruptShardError: a part is missing, holds no numbers, or has more or fewer rows than another.
             SourceError: it is of another format or version, or has no step.
-            MissingExtraError: what reads the format is not installed.
+            MissingExtraError: a package that reads the format is not installed.
         """
         found: LocalRun = getattr(self._reader, f"open_{self.name}")(path, **options)
         return found
@@ -144,10 +143,10 @@ def writable(what: Literal["datasets", "batches"]) -> Mapping[str, Format]:
 
 
 def format_of(path: Path) -> str:
-    """Return name of the format of batches that a file's suffix means.
+    """Return the name of the format of batches with a file's suffix.
 
     Raises:
-        UnknownFormatError: none does.
+        UnknownFormatError: no format has it.
 
     Example:
         >>> format_of(Path("slices.hdf5"))

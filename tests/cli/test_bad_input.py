@@ -109,7 +109,7 @@ def test_many_names_are_not_all_shown(cli: Cli, tmp_path: Path) -> None:
     assert "x18, x19, ...; expected" in result.err
     with h5py.File(tmp_path / "a.h5", "w"):
         pass
-    assert "found nothing in it; expected" in cli("convert", tmp_path / "a.h5", tmp_path / "b").err
+    assert "found no groups or datasets; expected" in cli("convert", tmp_path / "a.h5", tmp_path / "b").err
 
 
 def test_hdf5_cut_off(cli: Cli, tmp_path: Path) -> None:

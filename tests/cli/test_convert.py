@@ -383,8 +383,8 @@ def test_options_of_a_format(cli: Cli, tmp_path: Path) -> None:
         ("torchrl:axis=0", "error: --from torchrl has no option 'axis': expected time_dim\n"),
         ("torchrl:time_dim=x", "error: --from torchrl: time_dim=x: expected a whole number\n"),
         ("torchrl:time_dim", "error: 'torchrl:time_dim': expected FORMAT:option=value, found 'time_dim'\n"),
-        ("npz:time_dim=0", "error: --from npz has no option 'time_dim': it has none\n"),
-        ("minari:time_dim=0", "error: --from minari has no option 'time_dim': it has none\n"),
+        ("npz:time_dim=0", "error: --from npz has no option 'time_dim': expected no options\n"),
+        ("minari:time_dim=0", "error: --from minari has no option 'time_dim': expected no options\n"),
     ],
 )
 def test_options_that_no_format_has(cli: Cli, tmp_path: Path, format: str, message: str) -> None:

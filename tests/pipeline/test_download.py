@@ -145,7 +145,7 @@ def test_names_that_are_no_run(run: str, tmp_path: Path) -> None:
 
 def test_a_run_that_the_directory_lacks(tmp_path: Path) -> None:
     files = write_rlu(tmp_path / "files")
-    with pytest.raises(SourceNotFoundError, match=r"no run Pong/4 in .*files; there is Pong/5"):
+    with pytest.raises(SourceNotFoundError, match=r"no run Pong/4 in .*files; found Pong/5"):
         from_directory(files, tmp_path / "set", "Pong/4")
     (tmp_path / "empty").mkdir()
     with pytest.raises(SourceNotFoundError, match=r"no run found in .*empty: expected files such as"):

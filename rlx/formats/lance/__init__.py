@@ -17,7 +17,7 @@ LAYOUT = (
 
 
 def lance() -> Any:
-    """Return the package ``lance``, an extra."""
+    """Return the package ``lance``; raises MissingExtraError if it is not installed."""
     return imported("lance", "lance needs pylance", "lance")
 
 

@@ -16,7 +16,7 @@ from rlx.formats.common.rows.table import ArrowTable, Table, TablePlace, TableRu
 from rlx.formats.lance import DATA, LAYOUT, VERSIONS, checked, lance
 from rlx.formats.registry import COLUMN_PATHS
 
-# Starts of the metadata of columns, of a table of them and of one of buffers; lengths of the tables; version.
+# Offsets of the columns' metadata, of its table and of the buffers' table; lengths of the tables; version.
 _FOOTER = struct.Struct("<QQQIIHH4s")
 _ENTRY_BYTES = 16
 # Lance reads up to two gigabytes ahead by default.
@@ -32,7 +32,7 @@ class LanceFile:
         self._dataset = dataset
 
     def group_start(self, row: int) -> int:
-        """Return the row itself: Lance reads from any."""
+        """Return the row itself: Lance can read from any row."""
         return row
 
     def batches(self, names: Sequence[str], size: int, row: int = 0) -> Generator[Mapping[str, Any], None, None]:
@@ -52,7 +52,7 @@ class LanceFile:
                 yield {name: batch.column(name) for name in wanted}
 
     def files(self) -> dict[str, int | None]:
-        """Return the names of the data files, and bytes of each as far as the manifest says so."""
+        """Return the bytes of every data file by name; None if the manifest does not state them."""
         found: dict[str, int | None] = {}
         for fragment in self._dataset.get_fragments():
             for file in (*fragment.data_files(), *filter(None, [fragment.deletion_file()])):
@@ -64,13 +64,13 @@ class LanceFile:
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a directory is a Lance dataset; pylance need not be installed."""
+    """Return whether a directory is a Lance dataset; does not need pylance."""
     return (path / VERSIONS).is_dir() and any((path / VERSIONS).glob("*.manifest"))
 
 
 @expecting(LAYOUT)
 def open_lance(path: Path, **columns: str) -> TableRun:
-    """Return the dataset in a Lance directory."""
+    """Return the dataset in a Lance directory; ``columns`` are names of columns by option."""
     path = path.absolute()
     named = {column: COLUMN_PATHS[option] for option, column in columns.items()}
     with _file(path) as file:
@@ -92,15 +92,15 @@ def _opened(path: Path, columns: Mapping[str, str], files: Mapping[str, int | No
 
 
 def _check_footer(path: Path) -> None:
-    """Raise CorruptShardError unless the tables of a data file are inside it: Lance allocates them, or aborts."""
+    """Raise CorruptShardError unless the tables of a data file are inside it, else Lance allocates them or aborts."""
     size = path.stat().st_size - _FOOTER.size
     with path.open("rb") as file:
         file.seek(max(size, 0))
         footer = file.read()
     if len(footer) < _FOOTER.size:
-        return  # Lance says so itself
+        return  # Lance raises an error
     _, columns, buffers, num_buffers, num_columns, *version, magic = _FOOTER.unpack(footer)
-    if magic == b"LANC" and version >= [0, 3]:  # files before have another footer
+    if magic == b"LANC" and version >= [0, 3]:  # older files have another footer
         for start, count in ((columns, num_columns), (buffers, num_buffers)):
             if start + count * _ENTRY_BYTES > size:
                 raise CorruptShardError(f"{path}: expected at most {size:,} bytes of tables, found {count:,} entries")
@@ -123,7 +123,7 @@ def _file(path: Path) -> Iterator[LanceFile]:
 
 @contextmanager
 def _translated(path: Path) -> Iterator[None]:
-    """Translate errors of Lance, also panics of its Rust code, to errors that name the dataset."""
+    """Translate errors of Lance, and panics of its Rust code, to CorruptShardError."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit, GeneratorExit):

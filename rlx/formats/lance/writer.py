@@ -28,7 +28,7 @@ class LanceExporter:
     title = "Lance"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Return an empty list: the format loses nothing."""
+        """Return an empty list: the format loses nothing. Names with a dot raise ExportError."""
         check_values(self.title, experience.schema)
         if dotted := [name for name in experience.schema if "." in name]:
             raise ExportError(
@@ -58,10 +58,10 @@ class LanceExporter:
 
 
 class _Steps:
-    """The steps as a reader of Arrow's record batches, which keeps the error that Lance would put into words.
+    """The steps as a reader of Arrow's record batches, which keeps an error that Lance would turn into text.
 
     Attributes:
-        failure: the error of reading the steps, if there was one.
+        failure: the error of reading the steps, if any.
     """
 
     def __init__(self, experience: Experience, progress: Progress) -> None:
@@ -86,7 +86,7 @@ class _Steps:
             raise
 
     def _schema_of(self, batch: Any) -> Any:
-        """Return a batch's schema with lists of any size for texts in rows: Lance writes none of fixed size."""
+        """Return a batch's schema with lists of any size for texts: Lance cannot write texts in lists of fixed size."""
         arrow, _ = pyarrow()
         if self._schema is None:
             texts = {name: field.shape for name, field in self._experience.schema.fields.items() if field.is_text}

@@ -1,4 +1,4 @@
-"""The columns that a dataset of LeRobot says it has, and which fields of a step they make."""
+"""The columns that a LeRobot dataset describes, and the fields that they become."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,8 +50,8 @@ class Feature:
     """One column.
 
     Args:
-        tasks: the texts that its numbers stand for, if they do.
-        is_video: whether its rows are frames of videos, and not in the column.
+        tasks: text by number, if its numbers stand for texts.
+        is_video: whether its rows are frames of videos.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Feature:
     is_video: bool = False
 
     def rows(self, column: Any, path: Path) -> NDArray[Any]:
-        """Return an Arrow array as rows [n, *shape], numbers as rows [n]."""
+        """Return an Arrow array as rows [n, *shape]; of shape [1], as rows [n]."""
         if self.tasks is None:
             kind = (self.dtype, () if self.shape == (1,) else self.shape)
             return column_rows(column, kind, f"{path}: {self.name}", is_picture=self.is_image)
@@ -76,7 +76,7 @@ class Feature:
 
 
 def read_features(info: Mapping[str, Any], place: Path) -> tuple[dict[str, Feature], ExtraFields]:
-    """Return the columns that hold numbers, texts or pictures, by name, and why the others are not taken."""
+    """Return the columns of numbers, texts or pictures, by name, and why others are not taken."""
     found: dict[str, Feature] = {}
     extras = ExtraFields(("terminated", "truncated"))
     try:
@@ -92,10 +92,10 @@ def read_features(info: Mapping[str, Any], place: Path) -> tuple[dict[str, Featu
 
 
 def add_fields(features: Mapping[str, Feature], noted: Noted, extras: ExtraFields) -> dict[str, Feature]:
-    """Add the fields that the columns make, but for the flags; return the column of each by the field's name.
+    """Add the fields of the columns, except flags, to ``extras``; return the column of each by the field's name.
 
     Args:
-        noted: the notes of rlx, if it wrote them: names of the fields, and their shapes.
+        noted: the notes of rlx, if it wrote the dataset: names of the fields, and their shapes.
     """
     seen = [name for name in features if name.startswith("observation.")]
     columns: dict[str, Feature] = {}
@@ -113,9 +113,7 @@ def add_fields(features: Mapping[str, Feature], noted: Noted, extras: ExtraField
 
 
 def described(info: Mapping[str, Any], features: Mapping[str, Feature], extras: ExtraFields) -> dict[str, Any]:
-    """Return the metadata of the whole dataset, for the notes and for export; values that a manifest cannot keep are
-    not taken.
-    """
+    """Return the metadata of the whole dataset, for the notes and for export; skips values that are too long."""
     noted: dict[str, Any] = {}
     for name, said in info.items():
         if name in _INFO_OF_FILES:
@@ -195,7 +193,7 @@ def is_noted(noted: Noted, name: str) -> bool:
 
 
 def _noted_field(noted: Noted, name: str, feature: Feature) -> Field | None:
-    """Return the field as it was, if the column can be it: a number and a vector of one look alike.
+    """Return the field that was written, if it fits the column: a number and a vector of one look alike.
 
     A picture whose channels were moved keeps its role.
     """
@@ -212,7 +210,7 @@ def _noted_field(noted: Noted, name: str, feature: Feature) -> Field | None:
 
 
 def read_tasks(root: Path, info: Mapping[str, Any]) -> Feature | None:
-    """Return the column of the tasks; None where a dataset has no table of them."""
+    """Return the column of the tasks; None if the dataset has no table of them."""
     path = root / (TASK_LINES if is_old(info) else TASKS)
     if not path.is_file():
         return None

@@ -1,4 +1,4 @@
-"""The files of steps of a dataset of LeRobot: the episodes in each, their final observations and their frames."""
+"""The files of steps of a LeRobot dataset: the episodes in each, their final observations and their frames."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class DataFile:
     """One Parquet file of steps.
 
     Args:
-        videos: place of the frames of every episode, by the feature's name.
-        is_timed: whether the steps of every episode have other times than ``fps`` says.
+        videos: location of the frames of every episode, by the feature's name.
+        has_times: whether steps have other times than ``fps`` gives.
     """
 
     name: str
     episodes: tuple[RowEpisode, ...]
     videos: Mapping[str, tuple[VideoPlace, ...]] = field(default_factory=dict)
-    is_timed: bool = False
+    has_times: bool = False
 
 
 def data_files(
@@ -46,8 +46,8 @@ def data_files(
     """Yield the files of steps, in the order of their episodes.
 
     Args:
-        flags: those of the columns ``next.done``, ``next.terminated`` and ``next.truncated`` that there are.
-        fps: steps a second, if that is known and there is a column of times.
+        flags: those of the columns ``next.done``, ``next.terminated`` and ``next.truncated`` that exist.
+        fps: steps per second, if known, and if there is a column of times.
     """
     for name, group in groupby(episodes, key=lambda one: one.file):
         yield _scanned(root, name, list(group), flags, fps)
@@ -56,16 +56,14 @@ def data_files(
 def _scanned(
     root: Path, name: str, episodes: Sequence[ListedEpisode], flags: Sequence[str], fps: float | None
 ) -> DataFile:
-    """Return a file, and how each of its episodes ended by the last row."""
+    """Return a file with its episodes; the last row of each determines how it ended."""
     path = root / name
     found: list[tuple[bool, bool]] = []
     lengths = [episode.rows for episode in episodes]
-    is_timed = False
+    has_times = False
     with opened(path) as file:
         if file.rows != sum(lengths):
-            raise CorruptShardError(
-                f"{path}: expected {sum(lengths):,} rows, as its episodes are long, found {file.rows:,}"
-            )
+            raise CorruptShardError(f"{path}: expected {sum(lengths):,} rows as in its episodes, found {file.rows:,}")
         stops, row = np.cumsum(lengths), 0
         times = [TIMESTAMP] if fps is not None and TIMESTAMP in file.names else []
         for batch in file.batches([EPISODE, *flags, *times], _SCANNED_ROWS):
@@ -73,19 +71,17 @@ def _scanned(
             rows = np.arange(row, row + len(numbers))
             place = np.searchsorted(stops, rows, side="right")
             if (numbers != np.array([episode.number for episode in episodes])[place]).any():
-                raise CorruptShardError(
-                    f"{path}: {EPISODE}: expected the episodes in order, each as long as it is said"
-                )
+                raise CorruptShardError(f"{path}: {EPISODE}: expected the episodes in order, as long as listed")
             columns = {flag: plain_rows(path, flag, batch[flag]) != 0 for flag in flags}
             last = stops[(stops > row) & (stops <= row + len(numbers))] - row - 1
             found += _ends({flag: column[last] for flag, column in columns.items()}, len(last))
             if times:
                 since = rows - (stops - lengths)[place]
-                is_timed |= _are_others(batch[TIMESTAMP], since, fps or 1)
+                has_times |= _are_others(batch[TIMESTAMP], since, fps or 1)
             row += len(numbers)
     made = (RowEpisode(one.number, one.rows, *end, False) for one, end in zip(episodes, found, strict=True))
     videos = {called: tuple(episode.videos[called] for episode in episodes) for called in episodes[0].videos}
-    return DataFile(name, tuple(made), videos, is_timed)
+    return DataFile(name, tuple(made), videos, has_times)
 
 
 def _ends(columns: dict[str, NDArray[np.bool_]], count: int) -> list[tuple[bool, bool]]:
@@ -95,7 +91,7 @@ def _ends(columns: dict[str, NDArray[np.bool_]], count: int) -> list[tuple[bool,
 
 
 def _are_others(times: Any, since: NDArray[Any], fps: float) -> bool:
-    """Return whether times are not those of steps that follow each other at this rate."""
+    """Return whether times differ from those of steps at this rate."""
     try:
         return not np.array_equal(to_rows(times, ()), (since / fps).astype(np.float32))
     except ValueError:
@@ -103,9 +99,7 @@ def _are_others(times: Any, since: NDArray[Any], fps: float) -> bool:
 
 
 def with_finals(root: Path, episodes: Sequence[RowEpisode]) -> list[RowEpisode]:
-    """Return the episodes of a dataset, each with whether its final observation is in the table, and whether it was
-    cut.
-    """
+    """Return the episodes, with ``final_recorded`` and ``cut`` as in the table of final observations, if any."""
     path, known = root / FINALS, list(episodes)
     if not path.is_file():
         return known
@@ -128,7 +122,7 @@ def with_finals(root: Path, episodes: Sequence[RowEpisode]) -> list[RowEpisode]:
 def frame_batches(
     root: Path, feature: Feature, data: DataFile, fps: float, size: int, dropped: Counter[str]
 ) -> Generator[Batch, None, None]:
-    """Yield the frames of the steps of a file, each found by its time, at most ``size`` at once."""
+    """Yield the frames of the steps of a file by their times, at most ``size`` per batch."""
     first = 0
     with ExitStack() as stack:
         times = _times(stack.enter_context(opened(root / data.name)), size)

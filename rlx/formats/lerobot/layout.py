@@ -29,7 +29,7 @@ DONE, TERMINATED, TRUNCATED = "next.done", "next.terminated", "next.truncated"
 TASK, TASK_INDEX, TIMESTAMP = "task", "task_index", "timestamp"
 # Columns derived from the position of a step.
 FRAME, EPISODE, INDEX = "frame_index", "episode_index", "index"
-# Of an episode: its steps, its file, its first step and the end of its steps in the dataset.
+# Of an episode: its steps, its file, and its range of steps in the dataset.
 LENGTH, DATA_CHUNK, DATA_FILE = "length", "data/chunk_index", "data/file_index"
 FIRST_INDEX, STOP_INDEX = "dataset_from_index", "dataset_to_index"
 # In the table of final observations: whether the recording of the episode was cut.
@@ -42,11 +42,7 @@ _MAX_DIMENSIONS = 5
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column.
-
-    Args:
-        field: the field it is filled from; its shape is that of the field.
-    """
+    """One column, filled from a field."""
 
     field: Field
     arranged: Arranged
@@ -54,7 +50,7 @@ class Column:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As LeRobot says it: a number is a vector of one."""
+        """Shape in LeRobot: a number is a vector of one."""
         return self.arranged.shape or (1,)
 
     def column(self, rows: NDArray[np.generic]) -> Any:
@@ -87,16 +83,19 @@ class Column:
         }
 
     def counted(self, rows: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Return rows of the field as their statistics take them; of arrays, LeRobot looks at the last dimension."""
+        """Return rows of the field for statistics, which LeRobot takes over the last dimension of arrays."""
         rows = self.arranged.arrange(rows)
         return rows if self.is_image else rows.reshape(-1, self.shape[-1])
 
 
 def features_of(schema: Schema, noted: Any = None) -> dict[str, str]:
-    """Return name of the feature that each field becomes, of those that there is a place for.
+    """Return the feature's name of every field that can be written.
 
     Args:
-        noted: what LeRobot itself said of the dataset, if it comes from there: its features keep their names.
+        noted: metadata of the LeRobot dataset that the data come from, if any: its features keep their names.
+
+    Raises:
+        ExportError: a field has too many dimensions.
 
     Example:
         >>> features_of(Schema.of(observation=("uint8", (84, 84)), action=("int64", ())))["reward"]
@@ -122,12 +121,12 @@ def features_of(schema: Schema, noted: Any = None) -> dict[str, str]:
 
 
 def names_of(noted: Any) -> dict[str, Any]:
-    """Return LeRobot's names of the parts of features, by the features' names."""
+    """Return the names of the components of features, by the features' names."""
     return {called: said["names"] for called, said in _noted_features(noted).items() if said.get("names")}
 
 
 def _noted_features(noted: Any) -> dict[str, Any]:
-    """Return the notes of features: the field of each, and perhaps names of its parts."""
+    """Return the notes of features: the field of each, and perhaps names of its components."""
     features = noted.get("features") if isinstance(noted, dict) else None
     return {
         called: said
@@ -137,12 +136,12 @@ def _noted_features(noted: Any) -> dict[str, Any]:
 
 
 def has_tasks(schema: Schema) -> bool:
-    """Return whether a field says of every step which task it belongs to."""
+    """Return whether a field has the task of every step."""
     return schema.fields.get(TASK) == Field(TEXT, (), Role.STEP)
 
 
 def is_timed(schema: Schema) -> bool:
-    """Return whether a field says of every step when it was."""
+    """Return whether a field has the time of every step."""
     field = schema.fields.get(TIMESTAMP)
     return field is not None and (field.dtype, field.shape, field.role) == ("float32", (), Role.STEP)
 
@@ -154,7 +153,7 @@ def feature_of(field: Field) -> Column:
 
 
 def defaults() -> dict[str, Column]:
-    """Return the features that LeRobot wants of every dataset."""
+    """Return the features that LeRobot requires of every dataset."""
     number = feature_of(Field("int64", (), Role.STEP))
     clock = feature_of(Field("float32", (), Role.STEP))
     return {TIMESTAMP: clock, **dict.fromkeys((FRAME, EPISODE, INDEX, TASK_INDEX), number)}

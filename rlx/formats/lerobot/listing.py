@@ -1,4 +1,4 @@
-"""The episodes that a dataset of LeRobot lists, in the tables of version 3 or in the JSON lines of version 2."""
+"""The episodes listed in a LeRobot dataset, in tables (version 3) or JSON lines (version 2)."""
 
 import re
 from collections import defaultdict
@@ -9,7 +9,6 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError
@@ -44,7 +43,7 @@ _KNOWN = frozenset({EPISODE, LENGTH, "tasks", FIRST_INDEX, STOP_INDEX})
 
 @dataclass(frozen=True, slots=True)
 class ListedEpisode:
-    """One episode."""
+    """One episode: its file of steps, and the location of its frames by feature."""
 
     number: int
     rows: int
@@ -58,7 +57,7 @@ def is_old(info: Mapping[str, Any]) -> bool:
 
 
 def listed_episodes(root: Path, info: Mapping[str, Any], videos: Sequence[str]) -> list[ListedEpisode]:
-    """Return the episodes in order."""
+    """Return the episodes in order; raises CorruptShardError unless they are numbered from 0."""
     episodes = _old_episodes(root, info, videos) if is_old(info) else _table(root, info, videos)
     numbers = [episode.number for episode in episodes]
     place = root / (EPISODE_LINES if is_old(info) else EPISODES)
@@ -70,7 +69,7 @@ def listed_episodes(root: Path, info: Mapping[str, Any], videos: Sequence[str]) 
 
 
 def unknown_episode_keys(root: Path, info: Mapping[str, Any]) -> list[str]:
-    """Return what the list says of episodes beside place, statistics and tasks."""
+    """Return the keys of listed episodes that are not location, statistics or tasks."""
     if is_old(info):
         found = {key: None for line in json_lines(root / EPISODE_LINES) for key in line}
         return [key for key in list(found)[:_MAX_LINE_KEYS] if key not in _KNOWN]
@@ -138,7 +137,7 @@ def _old_episodes(root: Path, info: Mapping[str, Any], videos: Sequence[str]) ->
 
 
 def _with_stops(episodes: Sequence[ListedEpisode]) -> list[ListedEpisode]:
-    """Return the episodes, each with where the next one of its videos starts."""
+    """Return the episodes with the times at which the next ones in their videos start."""
     starts: dict[str, set[float]] = defaultdict(set)
     for episode in episodes:
         for place in episode.videos.values():
@@ -156,7 +155,7 @@ def _with_stops(episodes: Sequence[ListedEpisode]) -> list[ListedEpisode]:
 
 
 def _name(info: Mapping[str, Any], key: str, default: str, **values: int | str) -> str:
-    """Return name of a file of steps or frames; raises CorruptShardError if it is outside the dataset's directory."""
+    """Return the name of a file of steps or frames; raises CorruptShardError if it leads out of the directory."""
     template = info.get(key) or default
 
     def filled(found: re.Match[str]) -> str:
@@ -173,7 +172,7 @@ def _name(info: Mapping[str, Any], key: str, default: str, **values: int | str) 
 
 
 def whole_numbers(path: Path, name: str, column: Any) -> list[int]:
-    """Return the numbers of a column; raises CorruptShardError if it has others than whole ones."""
+    """Return the numbers of a column; raises CorruptShardError unless they are integers."""
     rows = plain_rows(path, name, column)
     if rows.dtype.kind not in "iu":
         raise CorruptShardError(f"{path}: {name}: expected whole numbers, found {rows.dtype}")
@@ -195,5 +194,5 @@ def _times(path: Path, name: str, column: Any) -> list[float]:
     if bad := [time for time in times if not isfinite(time) or time < 0]:
         raise CorruptShardError(f"{path}: {name}: expected seconds from the start of a video, found {bad[0]}")
     if len(times) != len(column):
-        raise CorruptShardError(f"{path}: {name}: expected seconds, found {np.dtype(rows.dtype)}")
+        raise CorruptShardError(f"{path}: {name}: expected seconds, found {rows.dtype}")
     return times

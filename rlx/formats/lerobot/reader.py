@@ -62,6 +62,8 @@ class LeRobot:
     """One dataset.
 
     Args:
+        features: column of every field but the flags, if recorded.
+        first_files: index of the first file of every shard, and the number of files.
         fps: steps per second, for videos of steps without times.
     """
 
@@ -75,11 +77,11 @@ class LeRobot:
 
     @property
     def id(self) -> str:
-        """Name of the directory."""
+        """Id made of the directory's name."""
         return id_of(self.root)
 
     def shards(self) -> Sequence[int]:
-        """Return groups of whole files, about 100,000 steps each."""
+        """Return the numbers of the shards: groups of whole files, about 100,000 steps each."""
         return range(len(self.first_files) - 1)
 
     def files(self, shard: int) -> Sequence[str]:
@@ -142,7 +144,7 @@ class LeRobot:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The rows of an episode that begins at a row of its file; how many final observations come before its own."""
+    """The rows of an episode, from row ``first`` of its file; ``place`` is the row of its final observation."""
 
     stream: RowStream
     videos: Mapping[str, RowStream]
@@ -169,7 +171,7 @@ class _Columns:
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a directory is a dataset of LeRobot, of whatever version."""
+    """Return whether a directory is a LeRobot dataset, of any version."""
     return (path / INFO).is_file()
 
 
@@ -197,7 +199,8 @@ def open_lerobot(path: Path) -> LeRobot:
     data = tuple(data_files(path, listed_episodes(path, info, videos), flags, fps))
     if not data:
         raise SourceError(f"{path} has no episode")
-    _take_columns(path, info, data, found, extras, noted, is_timed=bool(fps and not any(one.is_timed for one in data)))
+    follows_fps = fps is not None and not any(one.has_times for one in data)
+    _take_columns(path, info, data, found, extras, noted, follows_fps=follows_fps)
     features = add_fields(found, noted, extras)
     fields = extras.fields
     notes: dict[str, Any] = {**read_notes_beside(path), "format": "LeRobot"}
@@ -235,10 +238,10 @@ def _take_columns(
     extras: ExtraFields,
     noted: Any,
     *,
-    is_timed: bool,
+    follows_fps: bool,
 ) -> None:
-    """Drop times that follow from ``fps``, add the texts of tasks, and note what no feature describes."""
-    if not is_noted(noted, TIMESTAMP) and (noted is not None or is_timed):
+    """Drop times that follow from ``fps``, add the texts of tasks, and note columns without a feature."""
+    if not is_noted(noted, TIMESTAMP) and (noted is not None or follows_fps):
         found.pop(TIMESTAMP, None)
     if TASK_INDEX in found and (noted is None or is_noted(noted, TASK)):
         if (tasks := read_tasks(path, info)) is not None:
@@ -261,7 +264,7 @@ def _schema(path: Path, fields: dict[str, Field], extras: ExtraFields) -> Schema
 
 
 def _lossy(path: Path, features: Mapping[str, Feature]) -> dict[str, list[str]]:
-    """Return the notes of fields whose pictures are lossy, by the first of them in a file."""
+    """Return the notes of fields whose pictures are lossy, by the first row of a file."""
     images = {name: feature.name for name, feature in features.items() if feature.is_image}
     if not images:
         return {}

@@ -1,4 +1,4 @@
-"""Statistics of arrays that come piece by piece: smallest, largest, mean, deviation and quantiles."""
+"""Statistics of arrays that are added piece by piece: minimum, maximum, mean, standard deviation and quantiles."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +10,9 @@ Statistics = dict[str, list[float]]
 
 
 class VectorStatistics:
-    """Of every number of vectors [D]. Quantiles are those of a sample, every k-th vector, of 256 kB at most.
+    """Statistics of each component of vectors [D]; quantiles of every k-th vector, a sample of about 256 kB at most.
 
-    Only finite numbers count. A column without any has 0; a statistic beyond the largest float is that float.
+    Only finite numbers count. A component without any has 0; a statistic beyond the largest float is that float.
     """
 
     def __init__(self, size: int) -> None:
@@ -24,7 +24,7 @@ class VectorStatistics:
         self._sampled, self._every = 0, 1
 
     def add(self, rows: NDArray[np.generic]) -> None:
-        """Take n more vectors [n, D]."""
+        """Add vectors [n, D]."""
         values = rows.astype(np.float64)
         if not len(values):
             return
@@ -34,7 +34,7 @@ class VectorStatistics:
         count = is_finite.sum(0)
         self._low = np.minimum(self._low, np.where(is_finite, values, np.inf).min(0))
         self._high = np.maximum(self._high, np.where(is_finite, values, -np.inf).max(0))
-        # Chan's way of joining means and sums of squares, which loses nothing to large means.
+        # Chan's method of joining means and sums of squares is exact for large means.
         total = np.maximum(self._finite + count, 1)
         with np.errstate(over="ignore", invalid="ignore"):
             mean = np.where(is_finite, values, 0).sum(0) / np.maximum(count, 1)
@@ -45,7 +45,7 @@ class VectorStatistics:
         self._finite += count
 
     def described(self) -> Statistics:
-        """Return the statistics; of a vector at least."""
+        """Return the statistics [D], and ``count`` [1]; requires at least one vector."""
         is_known = self._finite > 0
         with np.errstate(over="ignore", invalid="ignore"):
             deviation = np.sqrt(self._squares / np.maximum(self._finite, 1))
@@ -82,20 +82,20 @@ def _quantiles(sample: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class PictureStatistics:
-    """Of every channel of pictures [H, W, C] of bytes, as parts of 255; exact, for bytes can be counted."""
+    """Exact statistics of each channel of uint8 pictures [H, W, C], scaled to [0, 1]."""
 
     def __init__(self, channels: int) -> None:
         self._count = 0
         self._seen = np.zeros((channels, 256), np.int64)
 
     def add(self, pictures: NDArray[np.generic]) -> None:
-        """Take n more pictures [n, H, W, C]."""
+        """Add pictures [n, H, W, C]."""
         self._count += len(pictures)
         for channel, seen in enumerate(self._seen):
             seen += np.bincount(pictures[..., channel].reshape(-1), minlength=256)
 
     def described(self) -> dict[str, list[list[list[float]]] | list[int]]:
-        """Return the statistics, each [C, 1, 1] but the number of pictures; of a picture at least."""
+        """Return the statistics [C, 1, 1], and ``count`` [1]; requires at least one picture."""
         values = np.arange(256) / 255
         weights = self._seen / self._seen.sum(1, keepdims=True)
         mean = weights @ values

@@ -25,17 +25,18 @@ from rlx.store.foreign_types import arrow_file, pyarrow
 
 _NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)
 _BUFFERED_EPISODES = 100
-# Of each, a kilobyte or two stays in memory until the file is closed, and a reader of the file loads all of them.
+# Each keeps a kilobyte or two in memory until the file is closed, and readers of the file load all of them.
 _FILE_COLUMN_CHUNKS = 20_000
 _GROUP_BYTES, _GROUP_ROWS = 2**20, 1000
 
 
 class NumberedFiles:
-    """Writer of tables into one file until it is full, or of too many row groups, then into the next.
+    """Writer of tables into numbered files, each until it is full or has too many row groups.
 
     Args:
-        template: name of a file, of its number and that of its chunk.
-        chunk: files in a directory.
+        template: name of a file, with placeholders for the numbers of its chunk and itself.
+        limit: bytes from which on a file is full.
+        chunk: files per directory.
     """
 
     def __init__(self, directory: Path, template: str, schema: Any, limit: int, chunk: int) -> None:
@@ -52,7 +53,7 @@ class NumberedFiles:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Number of the next chunk, and of the next file in it."""
+        """Number of the open file's chunk, and of the file in it."""
         return divmod(self._number, self._chunk)
 
     def __enter__(self) -> None:
@@ -64,13 +65,13 @@ class NumberedFiles:
         self._close()
 
     def turn(self) -> None:
-        """Go on in the next file, if this one is full."""
+        """Open the next file, if this one is full."""
         if self._raw.tell() >= self._limit or self._chunks >= _FILE_COLUMN_CHUNKS:
             self._close()
             self._open()
 
     def write(self, columns: Mapping[str, Any], group_bytes: int) -> None:
-        """Add rows to the row group; end it where that is so large."""
+        """Add rows to the row group; end it if it has ``group_bytes``."""
         arrow, _ = pyarrow()
         self._held.append(arrow.Table.from_arrays([columns[name] for name in self._schema.names], schema=self._schema))
         if sum(table.nbytes for table in self._held) >= group_bytes:
@@ -102,7 +103,7 @@ class NumberedFiles:
 
 
 class EpisodeRows:
-    """Writer of one row per episode: its position, and the statistics of its features; collects those of all."""
+    """Writer of one row per episode: its location and statistics; also computes statistics of all steps."""
 
     def __init__(self, directory: Path, template: str, features: Mapping[str, Column], limit: int, chunk: int) -> None:
         self._features = features
@@ -124,13 +125,13 @@ class EpisodeRows:
         self._files.__exit__(kind, *rest)
 
     def start(self, data: NumberedFiles) -> None:
-        """Begin an episode, whose steps are written next."""
+        """Begin an episode in the open file of ``data``."""
         self._now = {called: _statistics(feature) for called, feature in self._counted.items()}
         self._tasks = {}
         self._place = data.place
 
     def count(self, rows: Mapping[str, NDArray[np.generic]], tasks: Iterable[str]) -> None:
-        """Take steps of some tasks into the statistics."""
+        """Add steps, and their tasks, to the episode."""
         self._tasks |= dict.fromkeys(tasks)
         for called, feature in self._counted.items():
             column = feature.counted(rows[called])
@@ -159,7 +160,7 @@ class EpisodeRows:
             self._files.turn()
 
     def statistics(self) -> dict[str, Any]:
-        """Return those of all steps."""
+        """Return the statistics of all steps."""
         if not self._steps:
             return {}
         return {called: {**one.described(), "count": [self._steps]} for called, one in self._all.items()}
@@ -191,9 +192,7 @@ def _statistics(feature: Column) -> VectorStatistics | PictureStatistics:
 
 
 class FinalObservations:
-    """Writer of a row per episode whose final observation is known: number and length of the episode, and that
-    observation.
-    """
+    """Writer of the final observations that are recorded, with number and length of their episodes."""
 
     def __init__(self, directory: Path, features: Mapping[str, Column], names: Mapping[str, str]) -> None:
         self._path = directory / FINALS
@@ -214,7 +213,7 @@ class FinalObservations:
                 self._flush()
 
     def add(self, piece: Piece, *, is_cut: bool) -> None:
-        """Take the last piece of an episode, and whether its recording was cut."""
+        """Add the last piece of an episode, if its final observation is recorded."""
         if not piece.final_recorded:
             return
         self._numbers.append((piece.trajectory, piece.start + piece.steps, is_cut))

@@ -1,6 +1,6 @@
 """Frames of LeRobot's videos, by their times: decoded as a stream, one frame in memory at a time.
 
-The boxes of an MP4 file are checked before FFmpeg allocates memory by what they claim.
+The boxes of an MP4 file are checked before FFmpeg allocates memory for them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rlx.files.disk import check_readable
 from rlx.formats.common.source import damage
 
 _HEADER, _LONG, _SIZES = struct.Struct(">I4s"), struct.Struct(">Q"), struct.Struct(">4xII")
-# Boxes that only have boxes in them, down to the table of a track's samples.
+# Boxes of boxes, down to the table of a track's samples.
 _NESTED = frozenset({b"moov", b"trak", b"mdia", b"minf", b"stbl"})
 # Boxes that spread or pack the table of frames, which LeRobot's files do not have.
 _REFUSED = frozenset({b"moof", b"mvex", b"stz2"})
@@ -37,7 +37,7 @@ _PADDING = 256  # pixels by which a decoder may enlarge each side
 
 
 def check_samples(path: Path) -> None:
-    """Check that the file can have as many frames as its tables claim: FFmpeg allocates memory for each."""
+    """Raise CorruptShardError if tables claim more frames than fit into the file: FFmpeg allocates memory for each."""
     check_readable(path)
     with path.open("rb") as file:
         size = file.seek(0, 2)
@@ -100,12 +100,12 @@ class VideoPlace:
 
 
 def pyav() -> Any:
-    """Return PyAV, an extra."""
+    """Return PyAV; raises MissingExtraError if it is not installed."""
     return imported("av", "LeRobot's videos need PyAV", "lerobot")
 
 
 class Video:
-    """An open video: reads frames in the order of their times.
+    """An open video, which reads frames in the order of their times. Damage raises CorruptShardError.
 
     Args:
         shape: [H, W, 3] that every frame must have.
@@ -154,14 +154,14 @@ class Video:
             self._advance()
 
     def frames(self, times: Sequence[float], dropped: Counter[str]) -> NDArray[np.uint8]:
-        """Return [n, H, W, 3] the frames at ascending times; counts frames between them."""
+        """Return [n, H, W, 3] the frames at ascending times; counts frames between them in ``dropped``."""
         frames = np.empty((len(times), *self._shape), np.uint8)
         for number, time in enumerate(times):
             frames[number] = self._frame(time, dropped)
         return frames
 
     def skip_to(self, time: float, dropped: Counter[str]) -> None:
-        """Count the frames before a time, or to the end of the file."""
+        """Skip the frames before a time, or to the end of the file, and count them in ``dropped``."""
         while self._ahead is not None and self._ahead[0] < time - _tolerance(time):
             dropped[UNUSED] += 1
             self._advance()
@@ -185,7 +185,7 @@ class Video:
         return self._last[1]
 
     def _prepared(self, limits: dict[str, str]) -> Any:
-        """Return the one stream of video, with its decoder's limits set."""
+        """Return the first stream of video, with its decoder's limits set."""
         if not self._file.streams.video:
             raise CorruptShardError(f"{self.path}: expected a video, found none")
         stream = self._file.streams.video[0]

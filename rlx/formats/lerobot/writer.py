@@ -40,21 +40,21 @@ from rlx.schema import FLAGS, Role
 from rlx.store.foreign_types import arrow_file, pyarrow
 
 VERSION = "v3.0"
-# Nothing says how fast the steps followed each other, and LeRobot cannot do without.
+# LeRobot requires a rate, which other datasets do not have.
 _FPS = 10
 _SPLIT = re.compile(r"\d{1,12}:(\d{1,12})")
 _FILE_MEGABYTES, _CHUNK_FILES = 100, 1000
-# A trajectory that is longer gets several row groups, so that memory does not depend on its length.
+# Longer trajectories get several row groups, so that memory does not depend on their length.
 _GROUP_BYTES = 2**24
 
 
 class LeRobotExporter:
-    """Exporter to ``data`` and ``meta``; ``meta/info.json``, by which readers find the dataset, is written last."""
+    """Exporter to ``data`` and ``meta``; readers find the dataset by ``meta/info.json``."""
 
     title = "LeRobot"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Return numbers of episodes, times, pictures as they were, and fields whose names are taken."""
+        """Return lost starts and numbers of episodes, times, shapes of pictures, and fields whose names are taken."""
         schema, noted = experience.schema, experience.notes.get("lerobot")
         check_values(self.title, schema)
         names = features_of(schema, noted)
@@ -66,11 +66,11 @@ class LeRobotExporter:
         return losses + [loss for name in names for loss in feature_of(schema[name]).arranged.loss(name, schema[name])]
 
     def owns(self, path: Path) -> bool:
-        """Return whether a directory is a dataset of LeRobot."""
+        """Return whether a directory is a LeRobot dataset."""
         return (path / INFO).is_file() and (path / "data").is_dir()
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
-        """Write the directory."""
+        """Write the directory; ``meta/info.json`` last."""
         noted = experience.notes.get("lerobot")
         names, table = features_of(experience.schema, noted), experience.trajectories
         features = {called: feature_of(experience.schema[name]) for name, called in names.items()}
@@ -110,7 +110,7 @@ def _fps(noted: Any) -> float | None:
 def _numbered(
     experience: Experience, names: Mapping[str, str], tasks: dict[str, int], fps: float
 ) -> Iterator[tuple[dict[str, NDArray[np.generic]], Piece]]:
-    """Yield the rows of every feature, piece by piece; numbers the tasks in the order in which they come."""
+    """Yield the rows of every feature, piece by piece; adds new tasks to ``tasks`` in order."""
     index = 0
     for piece in small_pieces(experience.blocks(), experience.schema):
         count = piece.steps
@@ -174,7 +174,7 @@ def _info(features: Mapping[str, Column], episodes: int, steps: int, tasks: int,
 
 
 def _save_tasks(path: Path, tasks: Sequence[str]) -> None:
-    """Return a table that pandas reads with the tasks as its index."""
+    """Write a table that pandas reads with the tasks as its index."""
     arrow, parquet = pyarrow()
     columns = [(TASK_INDEX, "int64", "int64"), ("task", "unicode", "object")]
     described = {
