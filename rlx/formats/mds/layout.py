@@ -1,7 +1,7 @@
-"""Names in an MDS dataset, how its columns encode values, and how its shards are compressed.
+"""Names in an MDS dataset, the encodings of its columns, and the compression of its shards.
 
-A shard is the number of its samples, where each begins, a JSON of the columns, and the samples. A sample is the sizes
-of the columns that have no fixed one, and the values.
+A shard is the number of its samples, their offsets, a JSON of the columns, and the samples. A sample is the sizes of
+the values of variable-size columns, and all values.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ COMPRESSIONS: Mapping[str, Callable[[BinaryIO], BinaryIO]] = MappingProxyType(
 )
 _FAILURES = (zstandard.ZstdError, zlib.error, OSError, EOFError, ValueError)
 _CHUNK = 2**18
-# No shard of this size, which is the writer's default, is too large; a larger one must not be mostly made up.
+# Shards of the writer's default size are accepted; larger ones only if they are not compressed better than this.
 _ANY_BYTES, _MAX_RATIO = 2**26, 1024
 
 
@@ -62,7 +62,7 @@ class Encoding:
 
     Args:
         text: MDS's name of it: ``ndarray:float32:3``.
-        size: bytes of every value; None where they differ.
+        size: bytes of every value; None if they differ.
     """
 
     text: str
@@ -74,7 +74,7 @@ class Encoding:
         return self.text in _PICTURES
 
     def row_type(self, value: bytes) -> RowType | None:
-        """Return dtype and shape of a value; None where it is neither numbers nor text."""
+        """Return dtype and shape of a value; None if it is neither numbers nor text."""
         if self.text == "str":
             return TEXT, ()
         if self.text == "int":
@@ -89,7 +89,7 @@ class Encoding:
         return dtype, shape
 
     def decode(self, value: bytes, kind: RowType, out: NDArray[np.generic], row: int) -> None:
-        """Put a value into a row of an array of a column's dtype and shape."""
+        """Decode a value into ``out[row]``; raises MalformedError unless it has the dtype and shape of ``kind``."""
         if self.text == "str":
             try:
                 out[row] = str(value, "utf-8")
@@ -106,7 +106,7 @@ class Encoding:
 
 
 def _array(match: re.Match[str], value: bytes) -> tuple[str, tuple[int, ...], bytes]:
-    """Return dtype, shape and numbers of an array; the value has those that the encoding does not fix."""
+    """Return dtype, shape and bytes of an array; the value begins with what the encoding does not fix."""
     at = 0
     dtype: str = match[1]
     try:
@@ -138,10 +138,10 @@ def encoding_of(field: Field, *, is_picture: bool) -> Encoding:
 
 
 def unpacked(path: Path, compression: str, size: int) -> BinaryIO:
-    """Return an open temporary file of the content, at its start.
+    """Return a temporary file of the decompressed content, at its start.
 
     Args:
-        size: bytes that the content is to have.
+        size: expected bytes; others raise CorruptShardError.
     """
     packed = path.stat().st_size
     if size > max(_ANY_BYTES, _MAX_RATIO * packed):

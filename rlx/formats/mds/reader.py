@@ -31,11 +31,11 @@ _COUNT = struct.Struct("<I")
 
 
 class Shard:
-    """An open shard; a context.
+    """An open shard; a context manager. Damage raises CorruptShardError.
 
     Args:
-        size: bytes that it is to have.
-        compression: of the file, if it is compressed; ``size`` is without it.
+        size: expected bytes, decompressed.
+        compression: of the file; None if it is not compressed.
     """
 
     def __init__(
@@ -110,8 +110,8 @@ class MdsTable:
     """The samples of all shards as rows.
 
     Args:
-        named: TED path by the column's name, where it is another.
-        flags: TED paths of the columns that rlx noted to be of flags, which MDS keeps as bytes.
+        named: TED path by the column's name, if they differ.
+        flags: TED paths of the columns that rlx noted as flags, which MDS keeps as bytes.
     """
 
     unfit: Mapping[str, str] = {}
@@ -195,7 +195,7 @@ def recognises(path: Path) -> bool:
 
 @expecting(LAYOUT)
 def open_mds(path: Path, **columns: str) -> TableRun:
-    """Return the dataset in an MDS directory."""
+    """Return the dataset in an MDS directory; ``columns`` are names of columns by option."""
     path = path.absolute()
     shards, encodings = _index(path)
     named = {column: COLUMN_PATHS[option] for option, column in columns.items()}
@@ -215,7 +215,7 @@ def _opened(
     flags: frozenset[str],
 ) -> Iterator[Table]:
     if _index(path)[0] != shards:
-        raise CorruptShardError(f"{path / INDEX}: it was changed while it was read")
+        raise CorruptShardError(f"{path / INDEX}: changed while it was read")
     yield MdsTable(path, shards, columns, named, flags)
 
 
@@ -248,7 +248,7 @@ def _index(path: Path) -> tuple[tuple[_ShardFile, ...], Mapping[str, Encoding]]:
 
 
 def _shard_file(path: Path, said: Mapping[str, Any], samples: int, size: int) -> _ShardFile:
-    """Return a shard: its plain file, or if only the compressed one is there, that one."""
+    """Return a shard: its plain file, or the compressed one if only that exists."""
     plain = checked_name(str(said["raw_data"]["basename"]))
     if (compression := said.get("compression")) is None or (path / plain).is_file():
         return _ShardFile(plain, samples, size)
@@ -256,7 +256,7 @@ def _shard_file(path: Path, said: Mapping[str, Any], samples: int, size: int) ->
     if name not in COMPRESSIONS:
         raise SourceError(
             f"{path / INDEX}: expected shards compressed with {', '.join(COMPRESSIONS)}, found {compression!r:.40}",
-            hint="open the dataset with StreamingDataset once: it leaves the decompressed shards beside",
+            hint="open the dataset with StreamingDataset once, which keeps decompressed shards",
         )
     return _ShardFile(checked_name(str(said["zip_data"]["basename"])), samples, size, name)
 

@@ -28,18 +28,18 @@ _NUMBER_BYTES = struct.Struct("<I")
 
 
 class MdsExporter:
-    """Exporter of every field, twice for observations: samples are shuffled, so each has the observation after it."""
+    """Exporter of every field; samples are shuffled, so each has the observation after its step too."""
 
     title = "MDS"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Return which final observations were recorded, fields that have no place, and pictures that change."""
+        """Return lost marks of unrecorded final observations, fields, and shapes of pictures."""
         schema = experience.schema
         columns = _columns(schema)
         held = {name: schema[name] for name, path in ted_paths(schema).items() if path in columns}
         if (missing := missing_field(held)) is not None:
             names = [name for name in schema if name not in held]
-            raise ExportError(f"MDS holds numbers and single texts, found no other {missing} than {', '.join(names)}")
+            raise ExportError(f"MDS holds numbers and single texts, found no such {missing}, only {', '.join(names)}")
         losses = common_losses(experience, starts=False)
         losses += left_out([name for name in schema if name not in held])
         pictures = {name: _picture(schema[name]) for name in schema.names(Role.OBSERVATION)}
@@ -72,7 +72,7 @@ class MdsExporter:
 
 
 class OpenShard:
-    """A shard that is being written: samples first go to a file of their own, as their places precede them."""
+    """A shard that is being written: samples go to a temporary file first, as their offsets precede them."""
 
     def __init__(self, directory: Path, number: int, columns: Mapping[str, Encoding]) -> None:
         self._path = directory / SHARD.format(number)
@@ -107,7 +107,7 @@ class OpenShard:
         self._samples.close()
 
     def finish(self) -> dict[str, Any]:
-        """Write the shard; returns what the index says of it."""
+        """Write the shard; return its entry in the index."""
         config = json.dumps(self._config, sort_keys=True).encode()
         count = len(self._sizes)
         places = np.cumsum([0, *self._sizes]) + _NUMBER_BYTES.size * (count + 2) + len(config)

@@ -1,4 +1,4 @@
-"""Episodes of Minari's Arrow and Parquet storages: a file each, of T + 1 rows; the last row has no step.
+"""Episodes in Minari's Arrow and Parquet storages: one file each, of T + 1 rows; the last row is no step.
 
 Dict and Tuple spaces are structs, arrays are lists of their flattened numbers, and pictures may be JPEG files.
 """
@@ -38,7 +38,7 @@ class EpisodeFile(NamedTuple):
     """An open file.
 
     Args:
-        batches: yields record batches of at most the given number of rows.
+        batches: yields record batches of at most this many rows.
     """
 
     rows: int
@@ -47,7 +47,7 @@ class EpisodeFile(NamedTuple):
 
 @contextmanager
 def opened(path: Path, storage: str) -> Iterator[EpisodeFile]:
-    """Yield an open file of either storage, whose failures name it."""
+    """Yield an open file of either storage; raises CorruptShardError if it is damaged."""
     arrow, _ = pyarrow()
     check_readable(path)
     if storage == "parquet":
@@ -109,14 +109,14 @@ def shapes_of(batch: Any) -> dict[str, tuple[int, ...]]:
 
 
 def part_name(number: int, storage: str) -> str:
-    """Return name of the file of an episode."""
+    """Return the name of the file of an episode."""
     return f"{number}/part-0.{storage}"
 
 
 def scanned(
     root: Path, storage: str, count: int, spaces: Mapping[str, Space | None]
 ) -> tuple[MinariFields, list[int], list[str]]:
-    """Return the fields of the episodes, the steps of each, and what their metadata have beside.
+    """Return the fields of the episodes, the steps of each, and unknown keys of their metadata.
 
     Args:
         spaces: of ``observations`` and ``actions``.
@@ -199,7 +199,7 @@ class ArrowEpisode(StoredEpisode):
 
 
 def _checked(path: Path, steps: Any, rows: int) -> int:
-    """Return the steps of a file of some rows, if they are as many as its metadata say."""
+    """Return the steps of a file of this many rows; raises CorruptShardError unless its metadata agree."""
     if steps != rows - 1:
         raise CorruptShardError(f"{path}: expected a row more than {steps!r:.40} steps, found {rows:,}")
     return rows - 1
@@ -234,7 +234,7 @@ def _fields(path: Path, first: Any, spaces: Mapping[str, Space | None]) -> Minar
 
 
 def _below(column: str, space: Space | None) -> str:
-    """Return the path within a group as Minari's HDF5 has it: entries of a Tuple are ``_index_0`` and so on."""
+    """Return the path in a group as in Minari's HDF5: entries of a Tuple are ``_index_0`` and so on."""
     parts: list[str] = []
     for part in column.split("/")[1:]:
         is_entry = leaf_space(space, "/".join(parts)) or {}

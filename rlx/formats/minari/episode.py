@@ -1,4 +1,4 @@
-"""The episodes of a Minari dataset: their fields, by those of the first episode, and one episode in blocks."""
+"""The episodes of a Minari dataset: their fields, as in the first episode, and blocks of one episode."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -31,8 +31,8 @@ class EpisodeDataset:
 
     Args:
         path: in the episode's group.
-        first: row that belongs to the first step.
-        extra: how many rows more than T there are.
+        first: row of the first step.
+        extra: rows beyond T.
     """
 
     path: str
@@ -42,11 +42,11 @@ class EpisodeDataset:
 
 @dataclass(frozen=True, slots=True)
 class MinariFields:
-    """The contents of the episodes.
+    """The fields of episodes.
 
     Args:
-        leaves: where the episodes keep each of them.
-        lossy: names of those whose pictures are JPEG.
+        leaves: dataset of each field, by name.
+        lossy: names of the fields whose pictures are JPEG.
     """
 
     fields: Mapping[str, Field]
@@ -60,7 +60,7 @@ def fields_of(file: h5py.File, count: int, spaces: Mapping[str, Space | None], n
 
     Args:
         spaces: of ``observations`` and ``actions``.
-        noted: the notes of rlx, if it wrote them: which infos are its own fields, with a row more than steps.
+        noted: the notes of rlx, if any: which infos are fields of its own, with one row more than steps.
     """
     episode = hdf5_file.group(file, "episode_0")
     steps = hdf5_file.attribute(episode, STEPS)
@@ -93,7 +93,7 @@ def fields_of(file: h5py.File, count: int, spaces: Mapping[str, Space | None], n
 
 
 def is_jpeg(found: h5py.Dataset, field: Field) -> bool:
-    """Return whether the rows are not the pictures of this field, but JPEG files of them."""
+    """Return whether the rows are JPEG files of the pictures of a field."""
     return len(field.shape) >= 2 and not field.is_text and found.ndim <= 2
 
 
@@ -119,9 +119,9 @@ def _others(episode: h5py.Group) -> Iterator[str]:
 def _placed(
     path: str, extra: int | None, own: Mapping[str, tuple[str, Role]]
 ) -> tuple[str, Role, EpisodeDataset | None]:
-    """Return name and role of a further dataset, and where its rows are; None where they are not those of steps.
+    """Return name, role and rows of a further dataset; no rows (None) unless it has one per step.
 
-    Minari's infos include those of the reset: a row more than steps, as observations have.
+    Minari's infos include those of the reset: one row more than steps, as observations have.
     """
     if path in own and extra == 1:
         name, role = own[path]
@@ -135,7 +135,7 @@ def _placed(
 
 
 def _own_fields(noted: Any) -> dict[str, tuple[str, Role]]:
-    """Return name and role of the fields of rlx's own by the paths of infos that they were written to."""
+    """Return name and role of the fields that rlx wrote as infos, by path."""
     try:
         named = {str(path): str(name) for path, name in noted["infos"].items()}
     except (TypeError, KeyError, AttributeError):
@@ -145,7 +145,7 @@ def _own_fields(noted: Any) -> dict[str, tuple[str, Role]]:
 
 
 def _unknown(file: h5py.File, count: int, first: h5py.Group) -> dict[str, str]:
-    """Return reason for every attribute of an episode, and for every member that the first episode lacks."""
+    """Return the reason for every unknown attribute of an episode, and every member that the first episode lacks."""
     known = _members(first)
     found: dict[str, str] = {}
     for number in range(count):
@@ -173,7 +173,7 @@ def _members(episode: h5py.Group) -> dict[str, set[str]]:
 
 
 class StoredEpisode(ABC):
-    """An episode of T steps in blocks, however it is stored; a context, which closes it."""
+    """An episode of T steps in blocks, in any storage; a context manager, which closes it."""
 
     steps: int
     _number: int
@@ -193,7 +193,7 @@ class StoredEpisode(ABC):
 
     @abstractmethod
     def _corrupt(self, name: str, expected: str, found: str) -> CorruptShardError:
-        """Return the error of a field."""
+        """Return the error of a damaged field."""
 
     def blocks(self) -> Iterator[Block]:
         """Yield all steps."""
@@ -207,7 +207,7 @@ class StoredEpisode(ABC):
 
 
 class Episode(StoredEpisode):
-    """An episode whose fields are known to be there, of the right type and length; a context, which closes it."""
+    """An episode in HDF5; raises CorruptShardError if a field is missing, or of the wrong type or length."""
 
     def __init__(self, file: h5py.File, number: int, schema: Schema, leaves: Mapping[str, EpisodeDataset]) -> None:
         group = hdf5_file.group(file, f"episode_{number}")

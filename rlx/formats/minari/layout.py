@@ -1,4 +1,4 @@
-"""Names in Minari's files, and spaces as its metadata describe them: pictures or not, and which values there may be."""
+"""Names in Minari's files, and spaces as its metadata describe them: pictures, and possible values."""
 
 import math
 import re
@@ -19,7 +19,7 @@ LAYOUT = (
     "observations [T + 1, ...], actions [T, ...], rewards [T], terminations [T], truncations [T]; or such columns of "
     "T + 1 rows in data/<i>/part-0.arrow or .parquet"
 )
-# The field that a group of an episode holds, or the fields below it.
+# Fields, or groups of fields, by the groups of an episode.
 GROUPS = {
     "observations": "observation",
     "actions": "action",
@@ -37,13 +37,13 @@ _MIN_IMAGE_SIDE = 32
 _MAX_DEPTH = 32
 _BOUNDS = ("n", "start", "nvec", "low", "high")
 _MAX_CHARSET = 1000  # characters
-_MAX_BOUNDS = 64  # A picture's bounds, one a pixel, would fill the manifest.
+_MAX_BOUNDS = 64  # A picture's bounds, one per pixel, would fill the manifest.
 
 Space = Mapping[str, Any]
 
 
 def leaf_space(space: Space | None, path: str) -> Space | None:
-    """Return the space of one leaf: ``path`` leads to it through Dict and Tuple spaces; None if unknown."""
+    """Return the space at ``path``, which leads through Dict and Tuple spaces; None if unknown."""
     if space is None or not path:
         return space
     subspaces = space.get("subspaces", {})
@@ -67,7 +67,7 @@ def check(space: Any, depth: int = 0) -> None:
 
 
 def is_image(space: Space | None) -> bool:
-    """Return whether Minari takes the space for that of pictures, which it then keeps as JPEG.
+    """Return whether Minari treats the space as one of pictures, which it keeps as JPEG.
 
     Example:
         >>> picture = {"type": "Box", "dtype": "uint8", "shape": [32, 32], "low": [[0]], "high": [[255]]}
@@ -83,8 +83,7 @@ def is_image(space: Space | None) -> bool:
 
 
 def describe(space: Space | None) -> Space | None:
-    """Return the space in a few words, for the manifest: bounds that are many or infinite are left out, and long
-    charsets.
+    """Return a short description of the space for the manifest, without infinite or many bounds, and long charsets.
 
     Example:
         >>> describe({"type": "Box", "dtype": "float32", "shape": [2], "low": [-1, -1], "high": [2, math.inf]})
@@ -139,8 +138,7 @@ def _flat(values: Any, depth: int = 0) -> list[Any]:
 def space_of(field: Field, shape: tuple[int, ...]) -> Space:
     """Return the space of a field whose rows are written with this shape.
 
-    Where the schema does not say which values there may be, it is a Box of all that the dtype can hold: how many
-    actions there are is never guessed.
+    Without a space in the schema, it is a Box of all values of the dtype: the number of actions is never guessed.
     """
     said = field.space or {}
     kind = said.get("type")
@@ -160,13 +158,13 @@ def space_of(field: Field, shape: tuple[int, ...]) -> Space:
 
 
 def text_space(space: Space, longest: int, characters: Collection[str]) -> Space:
-    """Return the space of texts, where the schema does not say which: of those that there are."""
+    """Return a space of texts, completed from the texts themselves."""
     seen = {"min_length": 0, "max_length": max(1, longest), "charset": "".join(sorted(characters))}
     return {"type": "Text", **{key: space.get(key, said) for key, said in seen.items()}}
 
 
 def nested(leaves: Mapping[str, Space]) -> Space:
-    """Return the space of leaves by their paths: the one leaf itself, or a Dict or a Tuple of them."""
+    """Return the space of leaves by path: that of the only leaf, or a Dict or a Tuple."""
     if "" in leaves:
         return leaves[""]
     children: dict[str, dict[str, Space]] = {}
@@ -181,7 +179,7 @@ def nested(leaves: Mapping[str, Space]) -> Space:
 
 
 def _counts(said: Any, shape: tuple[int, ...]) -> Any:
-    """Return n of a MultiBinary as the schema has it; where it does not say, a number for vectors, else the shape."""
+    """Return n of a MultiBinary as in the schema; by default, the length of a vector, or the shape."""
     if said is not None and np.atleast_1d(said).tolist() == list(shape):
         return said
     return shape[0] if len(shape) == 1 else list(shape)

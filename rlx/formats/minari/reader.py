@@ -1,8 +1,8 @@
 """Minari's datasets (HDF5, Arrow and Parquet, format 0.4 and 0.5) as in its local cache.
 
-An episode of T steps has T + 1 observations and infos, so nothing is missing and nothing has to be invented. Values,
-dtypes and names are the file's own; ``infos`` becomes ``info``, as TorchRL has it. What metadata say of the whole
-dataset, such as its author, is noted under ``minari`` and written again by the exporter.
+An episode of T steps has T + 1 observations and infos, so final observations are recorded. Values, dtypes and names are
+the file's own; ``infos`` becomes ``info``, as in TorchRL. Metadata of the whole dataset, such as its author, are noted
+under ``minari``, and the exporter writes them again.
 """
 
 import re
@@ -36,7 +36,7 @@ _KNOWN = frozenset({*_METADATA.split(), KEY})
 _EPISODE = re.compile(r"episode_\d{1,12}")
 _STORAGES = ("hdf5", "arrow", "parquet")
 _MAX_DEPTH = 5
-# Minari itself reads the versions that it knows, one by one; these two wrote the same.
+# The versions of one layout: Minari reads only those that it lists.
 _VERSIONS = re.compile(r"0\.[45](\.\w+)*")
 
 
@@ -57,7 +57,7 @@ class Minari(EpisodeGroups):
     storage: str = "hdf5"
 
     def files(self, shard: int) -> Sequence[str]:
-        """Return the two files of the dataset; of Arrow and Parquet, the metadata and a file per episode."""
+        """Return the two files of an HDF5 dataset; else the metadata and one file per episode."""
         if self.storage == "hdf5":
             return [MAIN_DATA, METADATA]
         numbers = range(*self.first_episodes[shard : shard + 2])
@@ -84,7 +84,7 @@ class Minari(EpisodeGroups):
 
 @expecting(LAYOUT)
 def open_minari(directory: Path) -> Minari:
-    """Return the dataset in a directory, which is Minari's (``.../door/human-v2``) or the ``data`` below."""
+    """Return the dataset in a directory: ``.../door/human-v2`` or ``data`` below."""
     root = directory.absolute()
     root = root / "data" if not (root / METADATA).exists() and (root / "data" / METADATA).exists() else root
     metadata = read_object(root / METADATA, _MAX_METADATA_BYTES)
@@ -115,7 +115,7 @@ def open_minari(directory: Path) -> Minari:
 def _scanned(
     root: Path, metadata: Mapping[str, Any], spaces: Mapping[str, Space | None]
 ) -> tuple[MinariFields, list[int], list[str]]:
-    """Return the fields of an HDF5 file, the steps of every episode, and what else is in the file."""
+    """Return the fields of an HDF5 file, the steps of every episode, and names of other data in the file."""
     with hdf5_file.opened(root / MAIN_DATA) as file:
         names = hdf5_file.names(file)
         others = [name for name in names if not _EPISODE.fullmatch(name)]
@@ -131,7 +131,7 @@ def _scanned(
 
 
 def find_runs(directory: Path) -> list[Minari]:
-    """Return the datasets in a directory, by name: one itself, or some in the namespaces below."""
+    """Return the datasets in a directory, sorted: itself, or those in the namespaces below."""
     found = [directory] if _is_data(directory) else []
     return [open_minari(path) for path in found or sorted(_data_directories(directory, 0))]
 
@@ -191,7 +191,7 @@ def _origin(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _description(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the additional metadata of the whole dataset, and the names of those that cannot be kept."""
+    """Return the other metadata of the whole dataset, and the names of those that a manifest cannot keep."""
     others = {name: said for name, said in metadata.items() if name not in _KNOWN}
     kept = {name: said for name, said in others.items() if can_be_noted(said)}
     return kept, [f"{METADATA}: {name}" for name in others if name not in kept]

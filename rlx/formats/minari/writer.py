@@ -1,7 +1,7 @@
 """A dataset of Minari (HDF5): a directory that ``minari.load_dataset`` opens, in every version from 0.5.0.
 
-Versions before 0.5.4 take whatever looks like pictures for JPEG. So pictures are written with their channels first,
-which no version takes for pictures, and come back to the last bit.
+Versions before 0.5.4 treat all that looks like pictures as JPEG. So pictures are written with their channels first,
+which no version treats as pictures, and stay lossless.
 """
 
 import json
@@ -47,7 +47,7 @@ from rlx.formats.minari.layout import (
 from rlx.progress import Progress
 from rlx.schema import Field, Role, Schema
 
-# Of this layout the first: a reader has a list of those it takes, up to its own.
+# The first version of this layout: readers accept versions up to their own.
 _VERSION = "0.5.0"
 _MAIN_DATA = Path("data") / MAIN_DATA
 _METADATA = Path("data") / METADATA
@@ -55,12 +55,12 @@ _NAMESPACE = "namespace_metadata.json"
 _NAME = re.compile(r"[-_\w]+-v\d+")
 _NAMESPACE_NAME = re.compile(r"[-_\w]+")
 _MEGABYTE = 1e6
-_FLAGS = {group: field for group, field in GROUPS.items() if field not in ("observation", "action")}
+_SCALARS = {group: field for group, field in GROUPS.items() if field not in ("observation", "action")}
 
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """One dataset of an episode: the field it is filled from, and in which shape."""
+    """One dataset of an episode: the field that fills it, and the arrangement of its rows."""
 
     name: str
     field: Field
@@ -69,11 +69,11 @@ class _Leaf:
 
     @property
     def extra_row(self) -> bool:
-        """Whether an episode has a row more of it than steps, as of observations and of all infos."""
+        """Whether an episode has one row more of it than steps, as of observations and infos."""
         return self.is_info or self.field.role == Role.OBSERVATION
 
     def rows(self, piece: Piece) -> NDArray[Any]:
-        """Return the rows that a piece adds; the additional row of an info of an episode is zeros."""
+        """Return the rows that a piece adds; the extra row of an info is zeros, except for observations."""
         if self.field.role == Role.OBSERVATION:
             return self.arranged.arrange(piece.stored(self.name))
         rows = [self.arranged.arrange(piece.rows(self.name))]
@@ -103,7 +103,7 @@ class MinariExporter:
     title = "Minari"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Return unrecorded final observations, numbers of episodes, original pictures, and fields without a place."""
+        """Return lost marks of unrecorded final observations, numbers and starts of episodes, shapes, and fields."""
         schema = experience.schema
         check_names(self.title, schema)
         check_values(self.title, schema)
@@ -120,7 +120,7 @@ class MinariExporter:
         return losses + [loss for leaf in leaves.values() for loss in leaf.arranged.loss(leaf.name, leaf.field)]
 
     def owns(self, path: Path) -> bool:
-        """Return whether a directory is a dataset of Minari."""
+        """Return whether a directory is a Minari dataset."""
         return (path / _METADATA).is_file() and {entry.name for entry in path.iterdir()} == {"data"}
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:
@@ -177,7 +177,7 @@ def _space(group: str, leaves: Mapping[str, _Leaf], texts: Mapping[str, _Texts])
 
 
 def _own_infos(leaves: Mapping[str, _Leaf]) -> dict[str, str]:
-    """Return paths of infos that are fields of another name, or with a row fewer, and the names of those."""
+    """Return the names of fields that are infos under other names, or with one row fewer, by path."""
     infos = {path: leaf for path, leaf in leaves.items() if leaf.is_info}
     return {
         path: leaf.name
@@ -189,7 +189,7 @@ def _own_infos(leaves: Mapping[str, _Leaf]) -> dict[str, str]:
 def _begun(
     output: Hdf5Output, piece: Piece, experience: Experience, leaves: Mapping[str, _Leaf], texts: Mapping[str, _Texts]
 ) -> PieceWriter:
-    """Create the group of an episode; return what adds a piece to it."""
+    """Create the group of an episode; return the function that adds a piece to it."""
     number, table = piece.trajectory, experience.trajectories
     steps = int(table.length[number])
     group = output.file.create_group(f"episode_{number}", track_order=True)
@@ -218,9 +218,9 @@ def _leaves(schema: Schema) -> dict[str, _Leaf]:
     fields = {name.replace("observation", "observations", 1): name for name in observation_fields(schema)}
     fields |= {name.replace("action", "actions", 1): name for name in action_fields(schema)}
     leaves = {path: _leaf(name, schema[name]) for path, name in fields.items()}
-    leaves |= {path: _Leaf(name, schema[name], as_it_is(schema[name])) for path, name in _FLAGS.items()}
+    leaves |= {path: _Leaf(name, schema[name], as_it_is(schema[name])) for path, name in _SCALARS.items()}
     taken: set[str] = set()
-    # The infos of the environment keep their names, whatever else is called the same.
+    # The infos of the environment keep their names; other fields of the same names are lost.
     for name in sorted(extra_fields(schema), key=lambda name: not name.startswith("info/")):
         path = name.replace("info", INFOS, 1) if name.startswith("info/") else f"{INFOS}/{name}"
         if not any(_is_within(path, other) or _is_within(other, path) for other in taken):
@@ -243,9 +243,9 @@ def _leaf(name: str, field: Field) -> _Leaf:
 
 
 def _placed(destination: Path) -> tuple[str, list[Path]]:
-    """Return Minari's name of a dataset at this place, and the directories above it that are namespaces.
+    """Return Minari's name of a dataset at this path, and the directories above it that are namespaces.
 
-    Those below Minari's own directory are, and elsewhere those that say so of themselves.
+    Namespaces are the directories below Minari's own, and elsewhere those with ``namespace_metadata.json``.
     """
     place = destination.absolute()
     # Unlike Path.expanduser, this does not fail where the user has no home directory.
@@ -270,7 +270,7 @@ def _placed(destination: Path) -> tuple[str, list[Path]]:
 def _environment(notes: Mapping[str, Any]) -> dict[str, str]:
     """Return the spec from which Minari recreates the environment, if known.
 
-    An environment with settings of rlx's own, such as DQN's preprocessing, is unknown to gymnasium.
+    gymnasium does not know environments with rlx's settings, such as DQN's preprocessing.
     """
     spec = notes.get("env_spec")
     if not isinstance(spec, str) and "environment_settings" not in notes:

@@ -10,7 +10,7 @@ from rlx.formats.registry import Format
 SUFFIX = ".npy"
 GROUP = "trajectories/"
 FINAL = f"{GROUP}final/"
-# Columns of the table of trajectories, each with the kinds of numbers it may have.
+# Columns of the table of trajectories, each with the kinds of dtypes it may have.
 TABLE: Mapping[str, str] = {"length": "iu", "episode": "iu", "from_reset": "b", "final_recorded": "b", "cut": "b"}
 LAYOUT = (
     "expected arrays of one row per step: observation [S, ...], action [S, ...], next/reward [S], next/terminated [S], "

@@ -1,6 +1,6 @@
 """numpy's ``.npz``: one array per field, one row per step, named by TED paths; and perhaps a table of the trajectories.
 
-Nothing of it is unpickled, and the arrays are read side by side, so that memory does not depend on their size.
+Nothing is unpickled, and the arrays are read in parallel, so that memory does not depend on their size.
 """
 
 import math
@@ -45,7 +45,11 @@ _FAILURES = (zipfile.BadZipFile, OSError, EOFError, RuntimeError, ValueError, Ke
 
 
 class Archive:
-    """An open archive; every failure names it."""
+    """An open archive. Damage raises CorruptShardError.
+
+    Attributes:
+        others: names of the members that are not arrays.
+    """
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self.path = path
@@ -63,7 +67,7 @@ class Archive:
         return list(self._infos)
 
     def type_of(self, name: str) -> tuple[RowType | None, tuple[int, ...]]:
-        """Return dtype and shape of an array; no dtype where its values are neither numbers nor text."""
+        """Return the row type (dtype and shape of a row) and the shape of an array; None and () for other values."""
         try:
             with self.member(name) as member:
                 return member.kind, member.shape
@@ -73,7 +77,7 @@ class Archive:
             raise
 
     def member(self, name: str) -> NpyStream:
-        """Return an array, to be read from its first row on."""
+        """Return the stream of an array."""
         info = self._infos[name]
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise self.wrong(name, "an array that is stored or deflated", f"compression {info.compress_type}")
@@ -93,7 +97,7 @@ class Archive:
         with ExitStack() as stack:
             members = {name: stack.enter_context(self.member(name)) for name in dict.fromkeys(names)}
             rows = next(iter(members.values())).count
-            # Texts may be long, and a schema does not say how long.
+            # Texts may be long, which the schema does not show.
             widest = max(member.dtype.itemsize * math.prod(member.shape[1:]) for member in members.values())
             size = max(1, min(size, _MAX_BATCH_BYTES // max(1, widest)))
             for start in range(0, rows, size):
@@ -106,7 +110,7 @@ class Archive:
         return read_notes(self._archive.comment)
 
     def wrong(self, name: str, expected: str, found: str) -> CorruptShardError:
-        """Return the error that an array is not as it should be."""
+        """Return the error of an array that is not as expected."""
         return CorruptShardError(f"{self.path}: {name}: expected {expected}, found {found}")
 
 
@@ -125,7 +129,7 @@ class Npz(OneFile):
     """One archive.
 
     Args:
-        finals: name of the array of final observations, one row per episode, by observation.
+        finals: array of final observations, one row per episode, by observation.
     """
 
     fields: TedFields
@@ -162,7 +166,7 @@ class Npz(OneFile):
 
 @dataclass(frozen=True)
 class _Columns(StreamColumns):
-    """The same, where final observations are arrays of their own: one row per episode."""
+    """``StreamColumns`` with final observations in arrays of one row per episode."""
 
     finals: Mapping[str, NpyStream]
     place: int
@@ -179,7 +183,7 @@ class _Columns(StreamColumns):
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a file is an archive of arrays, the rewards of steps among them."""
+    """Return whether a file is an archive of arrays with ``next/reward``."""
     if not path.is_file() or not zipfile.is_zipfile(path):
         return False
     try:

@@ -36,15 +36,15 @@ class NpzDatasetExporter:
     """Exporter of ``next/reward`` [S], ``observation`` [S, ...] and the like, and one row per trajectory under
     ``trajectories``.
 
-    An archive is written array by array, but a dataset is read once: the largest array of numbers goes right into the
-    archive, the others wait uncompressed in temporary files beside it. Texts wait there until it is known how long the
-    longest is, for numpy gives all of them its length.
+    An archive is written array by array, but a dataset is read once: the largest array of numbers is written directly,
+    the others wait uncompressed in temporary files beside the archive. Texts wait there until the length of the longest
+    is known, which numpy gives to all.
     """
 
     title = "npz"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Return notes and spaces that are too long for the comment of an archive."""
+        """Return lost notes and spaces, if they are too long for the comment of an archive."""
         return _commented(experience)[1]
 
     def owns(self, path: Path) -> bool:
@@ -94,7 +94,7 @@ class NpzDatasetExporter:
 
 
 def _keep_texts(file: IO[bytes], name: str, rows: NDArray[Any]) -> int:
-    """Write texts one to a line; return how many characters the longest has."""
+    """Write one text per line as JSON; return the characters of the longest."""
     for text in rows.flat:
         if text.endswith("\0"):
             raise ExportError(f"npz cannot hold a text that ends in NUL, found one in {name}")
@@ -145,14 +145,14 @@ def _table(experience: Experience) -> Iterator[tuple[str, NDArray[np.generic]]]:
 
 @contextmanager
 def _member(archive: zipfile.ZipFile, name: str, array: _Array) -> Iterator[IO[bytes]]:
-    # Named by a text, a member gets a time that is always the same.
+    # Opened by name, a member gets a constant timestamp.
     with archive.open(name + SUFFIX, "w", force_zip64=True) as member:
         member.write(header(array.dtype, array.shape))
         yield member
 
 
 def _commented(experience: Experience) -> tuple[bytes, list[str]]:
-    """Return what the archive's comment says, and what it has no room for."""
+    """Return the comment of the archive, and the losses that do not fit into it."""
     left_out: dict[str, Any] = {}
     losses: list[str] = []
     for key, loss in (("notes", "the notes of the source"), ("schema", "the spaces of the fields")):
@@ -169,7 +169,7 @@ class NpzExporter:
     width."""
 
     def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
-        """Write one array a column."""
+        """Write one array per column; raises SchemaMismatchError for a text with NUL."""
         columns = gathered(batches)
         arrays: dict[str, Any] = {
             name: without_nul(name, rows, "npz").astype(str) if rows.dtype == object else rows

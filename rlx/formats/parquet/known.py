@@ -1,4 +1,4 @@
-"""Tables of other projects, in columns of their own.
+"""Parquet tables of other projects, whose columns are not TED paths.
 
 Those of gymrec (https://github.com/tsilva/gymrec) have N + 1 rows per episode, the last of which has no action. Such a
 table is presented as one of N rows, with the observation of the last row as ``next/observation`` of the row before it.
@@ -76,7 +76,7 @@ _SCANNED_LISTS = 16
 
 
 def notes_of(names: Sequence[str]) -> dict[str, str]:
-    """Return what tables of these columns do not record."""
+    """Return notes on what tables of these columns do not record."""
     if has_episodes(names):
         return {"terminated": "unrecorded", "truncation": "unrecorded"}
     return {"rewards": "unrecorded: zeros", "terminated": "unrecorded"} if is_unrewarded(names) else {}
@@ -88,7 +88,7 @@ def is_gymrec(names: Sequence[str]) -> bool:
 
 
 class StepRows:
-    """The rows of steps."""
+    """The steps of gymrec's tables; see ``ArrowFile``."""
 
     def __init__(self, file: ParquetParts) -> None:
         self._file, self.path = file, file.path
@@ -149,12 +149,12 @@ class StepRows:
 
 
 def has_episodes(names: Sequence[str]) -> bool:
-    """Return whether columns are lists of a row per episode, as JAT's."""
+    """Return whether columns are lists with one row per episode, as in JAT's tables."""
     return _REWARDS in names and COLUMN_PATHS["reward"] not in names and not is_gymrec(names)
 
 
 def list_lengths(file: ParquetParts) -> NDArray[np.int64]:
-    """Return the steps of every episode of such a table."""
+    """Return [n] the steps of every episode of such a table; raises SourceError if there are none."""
     lengths: list[int] = []
     for batch in file.batches([_REWARDS], _SCANNED_LISTS):
         if not hasattr(batch[_REWARDS], "value_lengths"):
@@ -167,14 +167,14 @@ def list_lengths(file: ParquetParts) -> NDArray[np.int64]:
 
 
 class ListRows:
-    """The rows of steps of a table of one row per episode.
+    """The steps of a table of one row per episode; see ``ArrowFile``.
 
     Args:
         lengths: steps of every episode.
 
     Attributes:
         paths: TED path of every column.
-        left: why the other columns of the file are no columns of steps.
+        left: the reason for every other column of the file.
     """
 
     def __init__(self, file: ParquetParts, lengths: NDArray[np.int64]) -> None:
@@ -251,9 +251,9 @@ def is_joined(names: Sequence[str]) -> bool:
 
 
 class JoinedRows:
-    """The rows of transitions, with the pictures that they name and the actions of their texts.
+    """The steps of gradlab's transitions, with the pictures of their frame numbers; see ``ArrowFile``.
 
-    Steps of an episode have to follow each other, from its reset on.
+    The steps of an episode must be in order, from its reset on.
     """
 
     def __init__(self, file: ParquetParts, episodes: Sequence[Path], frames: Sequence[Path]) -> None:
@@ -313,7 +313,7 @@ class JoinedRows:
 
 
 def parts_beside(part: Path) -> list[list[Path]]:
-    """Return the files of gradlab's episodes and of its frames, by a file of its transitions."""
+    """Return the files of gradlab's episodes and frames, given a file of its transitions."""
     root = part.parent.parent.parent
     directories = (root / "episodes" / part.parent.name, root / "frames" / "assets")
     found = [sorted(directory.glob("*.parquet")) for directory in directories]
@@ -334,7 +334,7 @@ def _numbers(table: ParquetParts, name: str) -> NDArray[Any]:
 
 
 def is_unrewarded(names: Sequence[str]) -> bool:
-    """Return whether columns are those of such a table."""
+    """Return whether columns are those of frames without rewards."""
     return {"frame_index", *_COLUMNS} <= set(names) and not {"reward", "rewards", "done", *_ZEROS} & set(names)
 
 
@@ -347,9 +347,9 @@ def table_of(
     """Return the table of files.
 
     Args:
-        columns: TED path by the column's name, if given; otherwise columns of other projects are recognised.
-        beside: files of gradlab's episodes and frames, if it is theirs.
-        lengths: steps of every episode, if it has one row for each.
+        columns: TED path by the column's name; if empty, columns of other projects are recognised.
+        beside: files of gradlab's episodes and frames; empty for other tables.
+        lengths: [n] steps of every episode; None unless the table has one row per episode.
     """
     if lengths is not None:
         rows = ListRows(file, lengths)
@@ -364,7 +364,7 @@ def table_of(
 
 
 class UnrewardedTable(ArrowTable):
-    """The table, with rewards of zero and no termination."""
+    """A table of frames without rewards: rewards are zero, and no step terminates."""
 
     def __init__(self, file: ArrowFile) -> None:
         super().__init__(file, _COLUMNS)

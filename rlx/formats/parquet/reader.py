@@ -30,7 +30,7 @@ _STEPS_LAYOUT = (
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a path is Parquet, or a directory of such files; pyarrow need not be installed."""
+    """Return whether a path is Parquet, or a directory of such files; does not need pyarrow."""
     return is_parquet(path) or any(map(is_parquet, files_of(path, JOINED)[:1]))
 
 
@@ -39,7 +39,7 @@ def open_parquet(path: Path, split: str | None = None, **columns: str) -> TableR
 
     Args:
         split: which of several splits of the directory.
-        columns: names of columns that are not TED paths, by the options of the format; requires one row per step.
+        columns: names of columns, by option; for tables of one row per step.
     """
     with expecting(_STEPS_LAYOUT):
         parts = parts_of(path, split, JOINED)
@@ -74,7 +74,7 @@ def _opened_steps(
 
 
 def _has_episodes(path: Path) -> bool:
-    """Return whether a Parquet file of a dataset has one row per episode; damaged files do not."""
+    """Return whether a Parquet file has one row per episode; False if it is damaged."""
     try:
         with opened(path) as file:
             return has_episodes(file.names)

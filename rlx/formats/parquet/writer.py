@@ -17,8 +17,8 @@ from rlx.progress import Progress
 from rlx.schema import Role, Schema
 from rlx.store.foreign_types import arrow_file, from_rows, pyarrow, write_tables
 
-# A trajectory that is longer gets several row groups, so that memory does not depend on its length. Short ones share
-# one: for every row group there are kilobytes in memory until the file is closed.
+# Longer trajectories get several row groups, so that memory does not depend on their length. Short ones share one:
+# every row group keeps kilobytes in memory until the file is closed.
 _GROUP_STEPS = 1000
 _GROUP_BYTES = 2**24
 _MAX_INDEXED_ROW_BYTES = 64
@@ -79,7 +79,7 @@ class ParquetDatasetExporter:
 
 
 class HfParquetExporter(ParquetDatasetExporter):
-    """The same as the library ``datasets`` writes it: pictures become PNG.
+    """Exporter for the library ``datasets``: pictures become PNG.
 
     The metadata describe the columns to ``datasets``, so that ``load_dataset`` decodes the pictures. The hub's viewer
     reads a row group at once; those of datasets' own files of pictures have 100 rows.
@@ -89,7 +89,7 @@ class HfParquetExporter(ParquetDatasetExporter):
     _cuts_episodes = True
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Return pictures whose shape changes."""
+        """Return lost shapes of pictures."""
         super().losses(experience)
         schema = experience.schema
         return [loss for name, one in self._pictures(schema).items() for loss in one.loss(name, schema[name])]
@@ -107,10 +107,10 @@ class HfParquetExporter(ParquetDatasetExporter):
 
 
 class ParquetExporter:
-    """Writer of one column per column, and one row group per batch."""
+    """Writer of one Parquet column per column, and one row group per batch."""
 
     def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
-        """Write one column a column; their names keep the ``/``."""
+        """Write the batches; names of columns keep the ``/``."""
         arrow, _ = pyarrow()
         tables = (
             arrow.table({name: from_rows(with_values(name, rows, "parquet")) for name, rows in batch.items()})

@@ -12,7 +12,7 @@ LAYOUT = (
     "observations (PNG), actions, clipped_rewards and discounts, T of each"
 )
 URL = "https://storage.googleapis.com/rl_unplugged/atari_episodes_ordered"
-# The same runs in files of the same names; nothing says in which order their episodes are.
+# The same runs in files of the same names; the order of their episodes is unknown.
 UNORDERED_URL = "https://storage.googleapis.com/rl_unplugged/atari_episodes"
 RUNS = (1, 2, 3, 4, 5)
 _GAMES = """
@@ -29,7 +29,7 @@ Solaris Tennis Tutankham Venture
 GAMES = tuple(_GAMES.split())
 # Games of the DQN Replay Dataset that RL Unplugged left out.
 GAMES_MISSING = tuple(_GAMES_MISSING.split())
-# Those that are not read follow from the others: both rewards are clipped, and the returns are their sums.
+# Those that are not read follow from others: both rewards are clipped, and the returns are their sums.
 FEATURES = frozenset(
     (
         *("actions", "checkpoint_idx", "clipped_episode_return", "clipped_rewards", "discounts", "episode_idx"),
@@ -51,12 +51,12 @@ def is_ordered(base: str) -> bool:
 
 
 def num_shards(game: str) -> int:
-    """Return shards of each run of a game: 50, of three games 49."""
+    """Return the number of shards of each run of a game: 50, or 49 for three games."""
     return 49 if game in _FEWER_SHARDS else 50
 
 
 def shard_file(game: str, run: int, shard: int) -> str:
-    """Return name of a shard's file below the root.
+    """Return the name of a shard's file below the root.
 
     Example:
         >>> shard_file("Pong", 5, 0)

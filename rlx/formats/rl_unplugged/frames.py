@@ -1,9 +1,8 @@
-"""Atari frames from their PNGs, every checksum checked.
+"""Atari frames from their PNGs, every checksum verified.
 
-libspng and libpng inflate row by row, which costs twice what libdeflate takes for a whole frame, and libspng
-skips the checksum of the last chunk. So frames are checked and inflated here, one below the other into the
-stored blocks of one tall PNG, whose filters libspng undoes; an empty row between two frames keeps the upper one
-out of the lower one's filters.
+libspng and libpng inflate row by row, which takes twice as long as libdeflate for a whole frame, and libspng skips the
+checksum of the last chunk. So frames are checked and inflated here, one below the other into the stored blocks of one
+tall PNG, whose filters libspng undoes; an empty row separates frames, as filters refer to the row above.
 """
 
 import struct
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from rlx.formats.common.source import MalformedError
 
 FRAME_SHAPE = (84, 84)
-# A frame stored without any compression has 7 kB; more is something else's picture, or a trap.
+# An uncompressed frame has 7 kB; larger ones are other pictures, or hostile.
 MAX_PNG_BYTES = 1 << 14
 _HEIGHT, _WIDTH = FRAME_SHAPE
 _ROW_BYTES = 1 + _WIDTH  # the filter's number comes first
@@ -35,7 +34,14 @@ _STORED = struct.Struct("<BHH")  # whether the block is the last, its length, an
 
 
 def decode_frames(pngs: Sequence[bytes | memoryview], *, first: int = 0) -> NDArray[np.uint8]:
-    """Return the frames [n, 84, 84] of n PNGs."""
+    """Return the frames [n, 84, 84] of n PNGs.
+
+    Args:
+        first: number of the first frame, for messages.
+
+    Raises:
+        MalformedError: a PNG is damaged, or has another size.
+    """
     frames = np.empty((len(pngs), *FRAME_SHAPE), np.uint8)
     stack: _TallPng | None = None
     for start in range(0, len(pngs), _STACKED_FRAMES):
@@ -53,10 +59,10 @@ def decode_frames(pngs: Sequence[bytes | memoryview], *, first: int = 0) -> NDAr
 
 
 class _TallPng:
-    """A PNG of some frames one below the other, whose rows are stored and not deflated.
+    """A PNG of frames one below the other, whose rows are stored and not deflated.
 
     Attributes:
-        places: where each frame's rows [84 * 85] belong, filters first.
+        places: memory of each frame's rows [84 * 85], each with its filter first.
     """
 
     def __init__(self, count: int) -> None:
@@ -86,7 +92,7 @@ class _TallPng:
         self._filters = np.array(filters)[:, None] + np.arange(_HEIGHT) * _ROW_BYTES
 
     def check_filters(self, first: int) -> None:
-        """Raise MalformedError where a row of the frames names an unknown filter."""
+        """Raise MalformedError if a row has an unknown filter."""
         filters = np.frombuffer(self._png, np.uint8)[self._filters]
         if filters.max() > _LAST_FILTER:
             number = int(np.argmax(filters.max(axis=1) > _LAST_FILTER))
@@ -106,7 +112,7 @@ class _TallPng:
 
 
 def _image_data(png: bytes | memoryview) -> bytes:
-    """Return the deflated rows that a PNG holds, its header and the checksums of its chunks seen to be right."""
+    """Return the deflated rows in a PNG, after checking its header and the checksums of its chunks."""
     if png[: len(_HEAD)] != _HEAD:
         raise MalformedError(f"expected a PNG of 84x84 8-bit grey, found {bytes(png[: len(_HEAD)]).hex()}")
     end = len(png)

@@ -1,8 +1,7 @@
 """RL Unplugged's ``atari_episodes_ordered``: five DQN runs on each of 46 Atari games, one episode a record.
 
-A record of T rows gives T - 1 steps, for the last row's observation is the final one. Where the last discount
-is 0 the episode terminated, and that row's action and reward are filler; otherwise it was cut, and what they
-led to is unknown.
+A record of T rows gives T - 1 steps, as the last row's observation is the final one. If the last discount is 0, the
+episode terminated, and that row's action and reward are filler; otherwise it was cut, and their outcome is unknown.
 """
 
 from collections import Counter
@@ -50,7 +49,7 @@ NOTES: Mapping[str, Any] = MappingProxyType(
         "Gulcehre et al. 2020, RL Unplugged",
     }
 )
-# Of the copy that is not known to be in the order of play; a dataset of both could lack episodes, or have some twice.
+# Key of the note on unordered copies; a dataset of both copies could lack episodes, or have some twice.
 ORDER = "order"
 _UNORDERED_NOTE = {ORDER: "unknown: from atari_episodes; atari_episodes_ordered has the order of play"}
 _SCHEMA = Schema.of(observation=("uint8", FRAME_SHAPE), action=("int64", ()))
@@ -64,7 +63,8 @@ class RLUnplugged:
     Args:
         game: one of ``GAMES``.
         run: 1 to 5.
-        present: the shards to offer; by default all of the run, present or not.
+        present: the available shards; by default all of the run.
+        ordered: whether the episodes are in the order of play.
     """
 
     root: Path
@@ -87,7 +87,7 @@ class RLUnplugged:
 
     @property
     def schema(self) -> Schema:
-        """One grey frame, one of the game's minimal set of actions, a clipped reward, the two flags."""
+        """A grey frame, an action of the game's minimal set, a clipped reward, and two flags."""
         return _SCHEMA
 
     @property
@@ -100,7 +100,7 @@ class RLUnplugged:
         return {**notes, **not_taken_note(dict.fromkeys(added, "not a feature of RL Unplugged"))}
 
     def shards(self) -> Sequence[int]:
-        """Return numbers of the shards that can be read once their files are there, ascending."""
+        """Return the numbers of the available shards, ascending."""
         return tuple(range(num_shards(self.game))) if self.present is None else self.present
 
     def files(self, shard: int) -> Sequence[str]:
@@ -111,7 +111,7 @@ class RLUnplugged:
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
         """Yield the episodes of one shard, each in as many blocks as its length needs.
 
-        Of every episode one row is dropped: ``terminal_filler`` or ``cut``; or ``single_row_episode``.
+        Of every episode, one row is dropped: ``terminal_filler``, ``cut`` or ``single_row_episode``.
         """
         for place, episode in self._episodes(shard):
             dropped[episode.dropped] += 1
@@ -142,7 +142,7 @@ class RLUnplugged:
 
 @dataclass(frozen=True, slots=True)
 class RLUnpluggedLayout:
-    """RL Unplugged's names of the files of one run, from a table, so that planning reads no file.
+    """Names of RL Unplugged's files of one run; needs no index files.
 
     Args:
         game: one of ``GAMES``.
@@ -160,12 +160,12 @@ class RLUnpluggedLayout:
         return ()
 
     def source(self, root: Path) -> RLUnplugged:
-        """Return the whole run below a local directory, whichever of its files are there yet."""
+        """Return the whole run below a local directory; its files may still be missing."""
         return RLUnplugged(root, self.game, self.run, ordered=self.ordered)
 
 
 def find_runs(directory: Path) -> list[RLUnplugged]:
-    """Return the runs in a directory, by game and run, each offering the shards that are there.
+    """Return the runs in a directory, by game and run, each with the shards that exist.
 
     Args:
         directory: the root (it holds ``Pong/``), a game's directory, or the directory above the root.
@@ -209,7 +209,7 @@ def _check_game(game: str) -> None:
 
 @lru_cache(maxsize=64)
 def _features(path: Path) -> frozenset[str]:
-    """Names of the features of a file's first record; none if it is damaged, which reading it reports."""
+    """Return the names of the features of a file's first record; empty if it is damaged, which reading reports."""
     try:
         for record in records(path):
             return frozenset(parse_example(record))
@@ -232,7 +232,7 @@ class _Episode:
 
     @property
     def dropped(self) -> str:
-        """Why the last row is left out."""
+        """Reason why the last row is left out."""
         if self.steps == 0:
             return "single_row_episode"
         return "terminal_filler" if self.terminated else "cut"
@@ -280,7 +280,7 @@ def _episode(features: Mapping[str, Feature]) -> _Episode:
     rewards = _column(features, rewards_name, np.float32, len(pngs))
     discounts = _column(features, "discounts", np.float32, len(pngs))
     if not ((discounts >= 0) & (discounts <= 1)).all() or not discounts[:-1].all():
-        raise MalformedError("discounts: expected 1, and 0 nowhere but at the end")
+        raise MalformedError("discounts: expected numbers from 0 to 1, and 0 only at the end")
     if not np.isfinite(rewards).all():
         raise MalformedError(f"{rewards_name}: expected finite numbers")
     checkpoint = int(_column(features, "checkpoint_idx", np.int64, 1)[0])
