@@ -1,8 +1,8 @@
-"""Names in RLDS's files, and the features of a step: their descriptions, and their values in an example, both ways."""
+"""Names in RLDS's files, and the features of a step: their descriptions, and their values in an example."""
 
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -28,9 +28,9 @@ INFO, FEATURES, METADATA = "dataset_info.json", "features.json", "metadata.json"
 FILE_FORMAT, ARRAY_RECORD = "tfrecord", "array_record"
 TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 EPISODE_ID, STEPS = "episode_id", "steps"
-# Of an episode that rlx wrote: whether its recording was cut.
+# Feature of episodes that rlx adds: whether the recording was cut.
 CUT = "cut"
-# Fields that RLDS defines for a step.
+# Features that RLDS defines for a step.
 FIRST, LAST, TERMINAL, DISCOUNT = "is_first", "is_last", "is_terminal", "discount"
 FLAGS = (FIRST, LAST, TERMINAL)
 LAYOUT = (
@@ -44,7 +44,7 @@ _MAX_SIZE = 2**32
 _BFLOAT16 = "bfloat16"
 _DISCOUNT_FIELD = Field("float32", (), Role.NEXT)
 _RESERVED = frozenset({*FLAGS, DISCOUNT})
-# An example knows these types and no others; the rest is kept as its bytes.
+# Types that an example can hold as numbers; others are stored as bytes.
 _EXACT = frozenset({"bool", "uint8", "uint16", "uint32", "int8", "int16", "int32", "int64", "float32"})
 _MAX_LISTED_BYTES = 1024
 _MODULE = "tensorflow_datasets.core.features"
@@ -55,8 +55,7 @@ class Feature:
     """One array of a step.
 
     Args:
-        encoding: ``image``, ``text``, ``none`` for numbers one by one, ``bytes`` or ``zlib`` for those of a step
-            together.
+        encoding: ``image``, ``text``, ``none`` for lists of numbers, ``bytes`` or ``zlib`` for the bytes of each step.
         is_brief: whether numbers are stored as bfloat16, the upper halves of float32.
     """
 
@@ -67,19 +66,19 @@ class Feature:
 
     @property
     def kind(self) -> int:
-        """Of list that its values make in an example."""
+        """List type of its values in an example."""
         if self.encoding != "none":
             return BYTES_LIST
         return FLOAT_LIST if self.dtype == "float32" else INT64_LIST
 
     def count(self, values: Values) -> int:
-        """Return how many rows an example has of it."""
+        """Return its number of rows in an example."""
         if self.encoding in ("none", "text"):
             return len(values) // max(1, math.prod(self.shape))
         return len(values)
 
     def rows(self, values: Values, start: int, stop: int) -> NDArray[Any]:
-        """Return rows [stop - start, ...] of an example."""
+        """Return rows [stop - start, ...] of an example; raises MalformedError if they are damaged."""
         size = math.prod(self.shape)
         if self.encoding == "none":
             if not isinstance(values, np.ndarray) or len(values) % max(1, size):
@@ -152,9 +151,7 @@ class Feature:
 
 
 def steps_features(described: Any, place: str) -> dict[str, Feature | None]:
-    """Return the features of a step by name, parts joined by ``/``; none where they are no numbers or text of a known
-    shape.
-    """
+    """Return the features of a step by path; None unless they are numbers or text of a known shape."""
     with _understood(place):
         return dict(_leaves(described["featuresDict"]["features"]["steps"]["sequence"]["feature"], "", 0))
 
@@ -213,7 +210,7 @@ def _is_picture(dtype: str, shape: tuple[int, ...]) -> bool:
 
 
 def _inflated(value: memoryview, expected: int) -> bytes:
-    """Return the content of compressed bytes, or a byte more than expected."""
+    """Return the content of compressed bytes, of at most one byte more than expected."""
     inflater = zlib.decompressobj()
     try:
         content = inflater.decompress(value, expected + 1)
@@ -229,7 +226,7 @@ def _found(values: Values) -> str:
 
 
 def written_fields(schema: Schema) -> dict[str, Arranged]:
-    """Return how the rows of every field are arranged that there is a place for, by its name among those of a step."""
+    """Return the arrangement of the rows of every field that can be written, by name."""
     names = [name for name in schema if name not in ("terminated", "truncated") and name.split("/")[0] not in _RESERVED]
     if schema.fields.get(DISCOUNT) == _DISCOUNT_FIELD:
         names.append(DISCOUNT)
@@ -237,7 +234,7 @@ def written_fields(schema: Schema) -> dict[str, Arranged]:
 
 
 def features_of(schema: Schema) -> dict[str, Feature]:
-    """Return the features of these fields, and those that RLDS defines for a step."""
+    """Return the features of the fields of a schema, and those that RLDS defines for a step."""
     flags = {name: _feature_of(Field("bool", (), Role.STEP)) for name in FLAGS}
     return {
         **flags,
@@ -257,10 +254,8 @@ def _feature_of(field: Field) -> Feature:
 
 
 def described(features: Mapping[str, Feature], *, tells_cuts: bool) -> dict[str, Any]:
-    """Return ``features.json`` of episodes whose steps have these features, and which perhaps say whether they were
-    cut.
-    """
-    steps = _nested(tree(features), lambda feature: feature.described())
+    """Return ``features.json`` of episodes whose steps have these features; ``tells_cuts`` adds ``CUT``."""
+    steps = _nested(tree(features))
     episode = _feature_of(Field("int64", (), Role.STEP)).described()
     dataset = {
         "pythonClassName": f"{_MODULE}.dataset_feature.Dataset",
@@ -270,8 +265,8 @@ def described(features: Mapping[str, Feature], *, tells_cuts: bool) -> dict[str,
     return _dict({EPISODE_ID: episode, **cut, STEPS: dataset})
 
 
-def _nested(node: Mapping[str, Any], leaf: Callable[[Feature], dict[str, Any]]) -> dict[str, Any]:
-    return _dict({name: leaf(one) if isinstance(one, Feature) else _nested(one, leaf) for name, one in node.items()})
+def _nested(node: Mapping[str, Any]) -> dict[str, Any]:
+    return _dict({name: one.described() if isinstance(one, Feature) else _nested(one) for name, one in node.items()})
 
 
 def _dict(features: Mapping[str, Any]) -> dict[str, Any]:

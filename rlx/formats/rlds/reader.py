@@ -1,4 +1,4 @@
-"""RLDS as TensorFlow Datasets keeps it: TFRecord or ArrayRecord files in which an episode is an example."""
+"""RLDS as TensorFlow Datasets stores it: TFRecord or ArrayRecord files with one example per episode."""
 
 import re
 from collections import Counter
@@ -91,7 +91,10 @@ def files_of(
 
     Args:
         split: name of the only split to take.
-        pattern: that the names of the files to take match, as in a shell.
+        pattern: glob of the names of the files to take.
+
+    Raises:
+        SourceError: no file or episode is left, or the split or the file format is unknown.
     """
     if (kind := info.get("fileFormat") or FILE_FORMAT) not in (FILE_FORMAT, ARRAY_RECORD):
         raise SourceError(f"{place}: fileFormat: expected {FILE_FORMAT} or {ARRAY_RECORD}, found {kind!r:.40}")
@@ -137,8 +140,9 @@ class RLDS:
     """One version of a dataset.
 
     Args:
-        features: how every field but the flags is kept in an example.
-        is_split: whether a field says of every step which split it belongs to.
+        features: feature of every field but the flags.
+        found: the files, each a shard.
+        is_split: whether a field has the split of every step.
     """
 
     root: Path
@@ -150,7 +154,7 @@ class RLDS:
     is_split: bool = False
 
     def shards(self) -> Sequence[int]:
-        """Return the files, of all splits."""
+        """Return the numbers of the shards, one per file."""
         return range(len(self.found))
 
     def files(self, shard: int) -> Sequence[str]:
@@ -188,7 +192,7 @@ def open_rlds(path: Path, *, split: str | None = None, files: str | None = None)
 
     Args:
         split: name of the only split to take; the field of splits is then left out.
-        files: pattern of the names of the files to take, as in a shell; the others need not be there.
+        files: glob of the names of the files to take; others may be missing.
     """
     path = path.absolute()
     info = read_object(path / INFO)
@@ -214,11 +218,10 @@ def open_rlds(path: Path, *, split: str | None = None, files: str | None = None)
     for name in episode_features(described, str(place)):
         if name not in (EPISODE_ID, CUT):
             extras.leave(name, NOT_OF_STEPS)
-    if first and EPISODE_ID in first and not isinstance(first[EPISODE_ID], np.ndarray):
+    if EPISODE_ID in first and not isinstance(first[EPISODE_ID], np.ndarray):
         extras.leave(EPISODE_ID, "not a whole number: episodes are numbered in their order")
-    splits = {one.split for one in chosen}
-    if is_split := len(splits) > 1:
-        is_split = extras.add(f"the splits {', '.join(sorted(splits))}", SPLIT, (TEXT, ()), Role.STEP)
+    splits = sorted({one.split for one in chosen})
+    is_split = len(splits) > 1 and extras.add(f"the splits {', '.join(splits)}", SPLIT, (TEXT, ()), Role.STEP)
     schema = _schema(extras, place)
     notes = {**said, "format": "RLDS", **not_taken_note(extras.not_taken)}
     images = [name for name, feature in features.items() if feature.encoding == "image"]
@@ -245,7 +248,7 @@ def _role(name: str, roles: Mapping[str, Role]) -> Role:
 
 
 def _first(root: Path, files: Sequence[SplitFile]) -> Mapping[str, Values]:
-    """Return the values of the first episode; None if they cannot be read, which reading the shard reports."""
+    """Return the values of the first episode; empty if they cannot be read, which reading the shard reports."""
     file = next(one for one in files if one.episodes)
     try:
         return parse_example(next(file.records(root)))
@@ -272,12 +275,16 @@ def _id(info: Mapping[str, Any]) -> str:
 
 
 class Episode:
-    """One example, an episode of T + 1 rows, of whose last row only the observation counts.
+    """One example: an episode of T + 1 rows, the last of which only has an observation.
 
     Args:
         values: of the example.
-        features: how every field but the flags is kept in it.
-        split: that it belongs to, for the field of that name; None without such a field.
+        features: feature of every field but the flags.
+        place: number of the episode, if the example has none.
+        split: of the episode, for the field of that name; None without such a field.
+
+    Raises:
+        MalformedError: features are missing, or of different lengths.
     """
 
     def __init__(
@@ -297,7 +304,7 @@ class Episode:
         if self.steps < 0:
             raise MalformedError(f"steps/{LAST}: expected at least one step, found none")
         if is_last[:-1].any():
-            raise MalformedError(f"steps/{LAST}: expected it of the last step only")
+            raise MalformedError(f"steps/{LAST}: expected it at the last step only")
         terminal, first = self._flags(TERMINAL), self._flags(FIRST)
         if not len(terminal) == len(first) == len(is_last):
             raise MalformedError(
@@ -313,7 +320,7 @@ class Episode:
                 raise MalformedError(f"steps/{name}: expected {self.steps + 1:,} rows, found {found:,}")
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the episode, in pieces."""
+        """Yield the episode in blocks."""
         return episode_blocks(
             self._schema,
             self._rows,
@@ -353,5 +360,6 @@ class Episode:
 
     def _number_at(self, name: str, otherwise: int) -> int:
         values = self._values.get(name)
-        is_number = isinstance(values, np.ndarray) and values.dtype == np.int64 and len(values) == 1
-        return int(values[0]) if is_number and isinstance(values, np.ndarray) else otherwise
+        if isinstance(values, np.ndarray) and values.dtype == np.int64 and len(values) == 1:
+            return int(values[0])
+        return otherwise

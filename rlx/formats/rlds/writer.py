@@ -1,4 +1,4 @@
-"""RLDS as TensorFlow Datasets keeps it, ``tfds.builder_from_directory(path)``: one episode per example."""
+"""RLDS as TensorFlow Datasets stores it, ``tfds.builder_from_directory(path)``: one episode per example."""
 
 import json
 import re
@@ -44,14 +44,14 @@ _NO_WORD = re.compile(r"[^a-z0-9]+")
 class RLDSExporter:
     """Exporter to the directory of one version of a dataset, with one split.
 
-    The last step of an episode holds only the final observation; its other fields do not count. If an episode was cut,
-    all say whether they were.
+    The last step of an episode has only the final observation; its action and reward are zeros. ``cut`` is written if
+    any episode was cut.
     """
 
     title = "RLDS"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Return which final observations were recorded, which ends were no truncations, pictures as they were."""
+        """Return lost marks of unrecorded final observations and of ends, fields, and shapes of pictures."""
         schema, table = experience.schema, experience.trajectories
         check_values(self.title, schema)
         losses = common_losses(experience, starts=False) + unflagged_ends(experience)
@@ -66,7 +66,7 @@ class RLDSExporter:
         return (path / INFO).is_file() and (path / FEATURES).is_file()
 
     def write(self, experience: Experience, path: Path, destination: Path, progress: Progress) -> None:  # noqa: ARG002
-        """Write the directory; the list of its files comes last."""
+        """Write the directory; the list of its files last."""
         path.mkdir()
         features = features_of(experience.schema)
         name = _NO_WORD.sub("_", f"rlx_{experience.id.lower()}").strip("_")
@@ -119,7 +119,7 @@ def _rows(experience: Experience, piece: Piece) -> dict[str, NDArray[Any]]:
 
 
 class _Shards:
-    """Files of about 256 MB, which get their names when it is known how many there are."""
+    """Files of about 256 MB, renamed when their number is known."""
 
     def __init__(self, directory: Path, prefix: str) -> None:
         self._directory = directory

@@ -21,7 +21,7 @@ _DEMO = re.compile(r"demo_(\d{1,9})")
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a file has a group of demonstrations."""
+    """Return whether a file has demonstrations."""
     if not hdf5_file.holds(path, ("data",)):
         return False
     with hdf5_file.opened(path) as file:
@@ -30,7 +30,7 @@ def recognises(path: Path) -> bool:
 
 @expecting(LAYOUT)
 def open_robomimic(path: Path) -> Hdf5Episodes:
-    """Return the dataset in a file of robomimic; demonstrations have the numbers that rlx noted, or else their own."""
+    """Return the dataset in a file of robomimic; episodes are numbered as rlx noted, or as demonstrations."""
     with hdf5_file.opened(path) as file:
         if not hdf5_file.has(file, "data"):
             raise CorruptShardError(f"{path}: data is missing")
@@ -46,7 +46,7 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
             episodes.append(episode)
             has_early |= is_early
         if has_early:
-            # Demonstrations may continue after a success; then the flags carry information.
+            # Demonstrations may continue after a success; then the flags are data.
             paths["dones"] = f"data/demo_{{}}/{DONES}"
             fields["dones"] = Field(hdf5_file.numbers(file, paths["dones"].format(demos[0])).dtype.name, (), Role.NEXT)
         for other in others:
@@ -60,7 +60,7 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
 
 
 def _demos(file: h5py.File) -> tuple[list[int], list[str]]:
-    """Return numbers of the demonstrations, ascending, and names of the other members."""
+    """Return the numbers of the demonstrations, ascending, and the names of the other members."""
     names = hdf5_file.names(hdf5_file.group(file, "data"))
     found = {name: matched for name in names if (matched := _DEMO.fullmatch(name))}
     others = [f"data/{name}" for name in names if name not in found]
@@ -126,7 +126,7 @@ def _extras(
 
 
 def _episode(file: h5py.File, number: int, *, final_recorded: bool) -> tuple[RowEpisode, bool]:
-    """Return one demonstration, and whether a flag stands before its end."""
+    """Return one demonstration, and whether a step before its end is flagged."""
     demo = hdf5_file.group(file, f"data/demo_{number}")
     rows = len(hdf5_file.numbers(demo, ACTIONS))
     if hdf5_file.mark(demo, STEPS) is not None and (said := hdf5_file.attribute(demo, STEPS)) != rows:

@@ -1,4 +1,4 @@
-"""robomimic's HDF5: a group a demonstration, with observations and next observations in groups of their own."""
+"""robomimic's HDF5: one group per demonstration, with observations and next observations in groups of their own."""
 
 import json
 from collections.abc import Sequence
@@ -33,17 +33,15 @@ _GYM = 2  # robomimic's EnvType of environments that gym makes
 class RobomimicExporter:
     """Exporter to ``data/demo_<i>``: actions, rewards, dones, ``obs`` and ``next_obs``.
 
-    ``next_obs``, which a reader can do without, is there where any final observation was recorded. Actions are written
-    as they are; robomimic wants them between -1 and 1. Further fields are beside these, and what rlx knows of
-    a trajectory in attributes: robomimic passes over both.
+    ``next_obs``, which readers do not need, is written if any final observation was recorded. Actions are written
+    unchanged; robomimic expects them in [-1, 1]. Further fields are datasets beside these, and data of trajectories are
+    attributes: robomimic ignores both.
     """
 
     title = "robomimic's HDF5"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Return final observations, if none was recorded, pictures as they were, and names that robomimic does not
-        hold.
-        """
+        """Return lost final observations, fields, names, and shapes of pictures."""
         schema = experience.schema
         check_names(self.title, schema)
         keys = _keys(schema)
@@ -54,7 +52,7 @@ class RobomimicExporter:
         return losses + [loss for name in keys for loss in channels_last(schema[name]).loss(name, schema[name])]
 
     def owns(self, path: Path) -> bool:
-        """Return whether a file has demonstrations in it."""
+        """Return whether a file has demonstrations of robomimic."""
         try:
             with h5py.File(path, "r") as file:
                 return "data" in file and "env_args" in file["data"].attrs
@@ -102,7 +100,7 @@ def _datasets(experience: Experience) -> list[Column]:
 
 
 def _keys(schema: Schema) -> dict[str, str]:
-    """Return robomimic's names of the observations, by their names: ``observation/arm/angle`` is ``arm_angle``."""
+    """Return robomimic's names of observations, by name: ``observation/arm/angle`` is ``arm_angle``."""
     keys = {name: name.removeprefix("observation/").replace("/", "_") for name in observation_fields(schema)}
     if len(set(keys.values())) < len(keys):
         raise ExportError(f"robomimic would call two observations the same: {', '.join(sorted(keys))}")

@@ -20,7 +20,7 @@ from rlx.schema import TEXT
 
 METADATA = "meta.json"
 SUFFIX = ".memmap"
-# A leaf of texts: one for each step, or the same for all.
+# Classes of leaves of texts: one per step, or the same for all.
 TEXT_CLASSES = ("NonTensorStack", "NonTensorData")
 
 
@@ -34,7 +34,7 @@ _DTYPES = {f"torch.{name}": name for name in NUMBERS}
 
 
 def described(root: Path) -> tuple[tuple[int, ...], dict[str, RowType | None]]:
-    """Return the shape of the batch, and dtype and shape of the rows of every leaf, None where they are unknown."""
+    """Return the shape of the batch, and dtype and shape of the rows of every leaf, None if they are unknown."""
     batch = _shape(read_object(root / METADATA).get("shape"), root / METADATA)
     if not batch:
         raise CorruptShardError(f"{root / METADATA}: shape: expected a batch of steps, found {list(batch)}")
@@ -43,19 +43,24 @@ def described(root: Path) -> tuple[tuple[int, ...], dict[str, RowType | None]]:
 
 @dataclass(frozen=True, slots=True)
 class MemmapLeaves:
-    """The leaves of a directory."""
+    """The leaves of a directory.
+
+    Args:
+        rows: of each leaf, over all dimensions of the batch.
+        dimensions: of the batch.
+    """
 
     root: Path
     rows: int
     dimensions: int = 1
 
     def files(self, kinds: Mapping[str, RowType]) -> Sequence[str]:
-        """Return a file a leaf."""
+        """Return one file per leaf."""
         return [f"{path}/{METADATA}" if kind[0] == TEXT else f"{path}{SUFFIX}" for path, kind in kinds.items()]
 
     @contextmanager
     def opened(self, kinds: Mapping[str, RowType]) -> Iterator[Mapping[str, LeafRows]]:
-        """Return the leaves, open; raises as ``Leaves`` does."""
+        """Yield the open leaves; raises as ``Leaves`` does."""
         with ExitStack() as stack:
             leaves: dict[str, LeafRows] = {}
             for path, kind in kinds.items():
@@ -70,10 +75,10 @@ class MemmapLeaves:
 class _NumberLeaf:
     """Rows of numbers.
 
-    They are read, not mapped: the pages of a map would stay with this process until all of the file is there.
+    They are read, not mapped: the pages of a map would fill the memory of the process.
 
     Args:
-        file: of the size that its rows have; buffered.
+        file: of the right size; buffered.
         kind: dtype and shape of a row.
     """
 
@@ -129,7 +134,7 @@ def _leaves(root: Path, prefix: str, batch: tuple[int, ...], depth: int) -> Iter
             continue
         path = prefix + name
         if not _NAME.fullmatch(name):
-            # Before any file is opened: a name may lead out of the directory.
+            # Checked before any file is opened: a name may lead out of the directory.
             yield path, None
         elif "type" not in entry:
             yield path, _kind(entry, batch, f"{directory / METADATA}: {name}")
@@ -152,7 +157,7 @@ def _kind(entry: Mapping[str, Any], batch: tuple[int, ...], place: str) -> RowTy
 
 
 def _text_kind(root: Path, path: str, batch: tuple[int, ...]) -> RowType | None:
-    """Return one text per step, or None where the leaf holds something else; pickled data stay unread."""
+    """Return dtype and shape of one text per step; None for other leaves. Pickled data are not read."""
     texts = _texts(root, path, len(batch))
     if isinstance(texts, str):
         return TEXT, ()
@@ -160,7 +165,7 @@ def _text_kind(root: Path, path: str, batch: tuple[int, ...]) -> RowType | None:
 
 
 def _texts(root: Path, path: str, dimensions: int) -> str | NDArray[Any] | None:
-    """Return the text of all steps, or [S, ...] those of each; None where there is something else."""
+    """Return the text of all steps, or [S, ...] those of each; None for other leaves."""
     file = root / path / METADATA
     if not file.is_file() or not _is_inside(file, root):
         return None

@@ -1,4 +1,4 @@
-"""A directory of TED steps as ``TensorDict.memmap`` writes it: TorchRL's datasets, storages and what rlx writes so."""
+"""A directory of TED steps as ``TensorDict.memmap`` writes it: TorchRL's datasets and storages, and rlx's exports."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from rlx.formats.common.rows.ted_fields import DONE, MASK, TERMINATED, TRAJECTOR
 from rlx.formats.common.rows.ted_run import LeafRows, TedRun, TedSource, lanes, make_run, scanned
 from rlx.formats.torchrl.leaves import METADATA, MemmapLeaves, described
 
-# The layout of ReplayBuffer.dumps: the storage in a directory, and beside it the state of the buffer's parts.
+# The layout of ReplayBuffer.dumps: a directory of the storage, and the state of other parts of the buffer.
 _BUFFER = "buffer_metadata.json"
 _STORAGE = "storage"
 _STORAGE_METADATA = "storage_metadata.json"
@@ -24,8 +24,8 @@ _WRITER = "writer/metadata.json"
 _OF_BUFFER = frozenset({_BUFFER, _STORAGE, "writer", "prefetch.pkl"})
 # Rows that are compared with their neighbours in every dimension.
 _SAMPLE = 1000
-_MOST = 0.5  # of the rows that end no episode must be followed by the next one in time,
-_FEW = 0.1  # and at most this share of them by a neighbour in any other dimension
+_MOST = 0.5  # minimum share of rows, except ends of episodes, that the next row in time follows
+_FEW = 0.1  # maximum share that a neighbour in any other dimension follows
 _LAYOUT = (
     "expected what TensorDict.memmap writes: meta.json, observation.memmap, action.memmap, next/reward.memmap, "
     "next/terminated.memmap, next/truncated.memmap, as many rows in each as meta.json says"
@@ -74,7 +74,7 @@ def open_torchrl(path: Path, *, time_dim: int | None = None) -> TedRun:
 
 
 def _check_storage(path: Path, root: Path) -> None:
-    """Raise SourceError where a buffer's storage is no TensorDict of steps, and say what it is."""
+    """Raise SourceError, which names the kind of storage, if a buffer's storage is not a TensorDict of steps."""
     if (root / METADATA).is_file():
         return
     parts = sorted(part.name for part in root.iterdir() if part.name.isdecimal()) if root.is_dir() else []
@@ -117,7 +117,7 @@ def _recording(root: Path, capacity: int, filled: int) -> tuple[Recording, int]:
 
 
 def _state_of_buffer(path: Path, root: Path) -> dict[str, str]:
-    """Return the state of a dumped buffer besides its steps, such as priorities."""
+    """Return files of the state of a dumped buffer besides its steps, such as priorities, and why they are left out."""
     if path == root:
         return {}
     return dict.fromkeys(sorted(entry.name for entry in path.iterdir() if entry.name not in _OF_BUFFER), NOT_OF_STEPS)
@@ -128,11 +128,14 @@ def time_dimension(
 ) -> int:
     """Return which dimension of a batch is time.
 
-    A row is followed by the next one in time, unless it ends an episode: that has the same trajectory id, and begins
-    with what the row led to.
+    The next row in time, except after the end of an episode, has the same trajectory id and begins with the observation
+    that the row led to.
 
     Args:
-        shape: of the batch, as far as it is filled.
+        shape: of the filled part of the batch.
+
+    Raises:
+        SourceError: the steps do not determine it, or ``given`` is not a dimension.
     """
     if given is not None:
         if not 0 <= given < len(shape):
@@ -158,13 +161,13 @@ def time_dimension(
 
 
 def _followed(axis: int, shape: Sequence[int], fields: TedFields, leaves: Mapping[str, LeafRows]) -> float | None:
-    """Return share of some rows that are followed by their neighbour in a dimension, of those that end no episode."""
+    """Return the share of sampled rows, except ends of episodes, that their neighbour in a dimension follows."""
     one, other = _neighbours(axis, shape)
     flags = [path for path in (TERMINATED, TRUNCATED, DONE) if path in leaves]
-    goes_on = ~np.logical_or.reduce([_rows(leaves[path], one).reshape(-1) != 0 for path in flags])
+    is_open = ~np.logical_or.reduce([_rows(leaves[path], one).reshape(-1) != 0 for path in flags])
     if MASK in leaves:
-        goes_on &= (_rows(leaves[MASK], one).reshape(-1) != 0) & (_rows(leaves[MASK], other).reshape(-1) != 0)
-    one, other = one[goes_on], other[goes_on]
+        is_open &= (_rows(leaves[MASK], one).reshape(-1) != 0) & (_rows(leaves[MASK], other).reshape(-1) != 0)
+    one, other = one[is_open], other[is_open]
     if not len(one):
         return None
     deciding = fields.decides

@@ -33,13 +33,13 @@ class TorchRLExporter:
     """Exporter of a TensorDict [S] as memory maps: ``TensorStorage(TensorDict.load_memmap(path))`` holds it.
 
     The observation after each step is stored in full, as in TED, so observations are stored twice. Texts are non-tensor
-    data. ``trajectories`` holds metadata of the trajectory of each step.
+    data. ``trajectories`` has the metadata of the trajectory of each step.
     """
 
     title = "TorchRL's memmap"
 
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Return which final observations were recorded."""
+        """Return lost marks of unrecorded final observations."""
         return common_losses(experience, starts=False)
 
     def owns(self, path: Path) -> bool:
@@ -76,7 +76,7 @@ class _NumberFile:
 
 
 class _TextFile:
-    """The texts of a leaf as tensordict keeps a ``NonTensorStack``: a list in a JSON file of their own."""
+    """The texts of a leaf as tensordict stores a ``NonTensorStack``: a list in a JSON file."""
 
     def __init__(self, leaf: Path) -> None:
         leaf.mkdir(parents=True)
@@ -120,7 +120,7 @@ def _rows(experience: Experience, piece: Piece) -> Iterator[tuple[str, NDArray[A
 
 
 def _save_metadata(directory: Path, node: Mapping[str, Any], steps: int) -> None:
-    """Make a directory, and those below it, with what says which leaves are there."""
+    """Create a directory, and those below it, with the metadata of their leaves."""
     directory.mkdir()
     described: dict[str, Any] = {}
     for name, value in node.items():

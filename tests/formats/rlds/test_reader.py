@@ -179,7 +179,7 @@ NO_FLAG = "expected one flag per step, found none"
         ({"raw": (_INTEGERS, [1, 2, 3])}, "steps/raw: expected a text per step, found 3 numbers"),
         ({"is_last": None}, f"steps/is_last: {NO_FLAG}"),
         ({"is_last": (_INTEGERS, [])}, "steps/is_last: expected at least one step"),
-        ({"is_last": (_INTEGERS, [1, 0, 1])}, "steps/is_last: expected it of the last step only"),
+        ({"is_last": (_INTEGERS, [1, 0, 1])}, "steps/is_last: expected it at the last step only"),
         ({"is_terminal": (_FLOATS, [0.0] * 3)}, f"steps/is_terminal: {NO_FLAG}"),
         ({"is_terminal": (_INTEGERS, [])}, "steps/is_terminal, steps/is_first: expected 3 rows, found 0 and 3"),
     ],
