@@ -230,7 +230,7 @@ def _provenance_beside(directory: Path) -> Any:
 def _provenance_within(path: Path) -> Any:
     if hdf5_file.is_hdf5(path):
         with hdf5_file.opened(path) as file:
-            return hdf5_file.mark(file, KEY)
+            return hdf5_file.attribute(file, KEY)
     if parquet_file.is_parquet(path):
         with parquet_file.opened(path) as file_of_rows:
             return file_of_rows.note(KEY)

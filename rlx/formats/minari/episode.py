@@ -63,7 +63,7 @@ def fields_of(file: h5py.File, count: int, spaces: Mapping[str, Space | None], n
         noted: the notes of rlx, if any: which infos are fields of its own, with one row more than steps.
     """
     episode = hdf5_file.group(file, "episode_0")
-    steps = hdf5_file.attribute(episode, STEPS)
+    steps = hdf5_file.integer(episode, STEPS)
     leaves: dict[str, EpisodeDataset] = {}
     extras = ExtraFields()
     lossy: list[str] = []
@@ -150,7 +150,7 @@ def _unknown(file: h5py.File, count: int, first: h5py.Group) -> dict[str, str]:
     found: dict[str, str] = {}
     for number in range(count):
         episode = hdf5_file.group(file, f"episode_{number}")
-        for name in hdf5_file.marks(episode):
+        for name in hdf5_file.attributes(episode):
             if name not in ATTRIBUTES:
                 found[f"episode_*: attribute {name}"] = NOT_OF_STEPS
         for group, names in known.items():
@@ -214,10 +214,10 @@ class Episode(StoredEpisode):
         self._number = number
         self._schema = schema
         self._leaves = leaves
-        self._is_cut = hdf5_file.mark(group, CUT) is not None
+        self._is_cut = hdf5_file.attribute(group, CUT) is not None
         self._datasets = {name: hdf5_file.dataset(group, leaf.path) for name, leaf in leaves.items()}
         self.steps = self._rows("reward")
-        if (said := hdf5_file.attribute(group, STEPS)) != self.steps:
+        if (said := hdf5_file.integer(group, STEPS)) != self.steps:
             raise self._corrupt("reward", f"{said:,} rows as total_steps of the episode says", f"{self.steps:,}")
         for name, field in schema.fields.items():
             expected = self.steps + leaves[name].extra

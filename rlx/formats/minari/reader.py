@@ -125,8 +125,8 @@ def _scanned(
         if (said := _total(metadata, "total_episodes", root)) != count:
             raise CorruptShardError(f"{root / MAIN_DATA}: expected {said:,} episodes, found {count:,}")
         found = fields_of(file, count, spaces, metadata.get(KEY))
-        others += [f"attribute {name}" for name in hdf5_file.marks(file)]
-        steps = [hdf5_file.attribute(hdf5_file.group(file, f"episode_{number}"), STEPS) for number in range(count)]
+        others += [f"attribute {name}" for name in hdf5_file.attributes(file)]
+        steps = [hdf5_file.integer(hdf5_file.group(file, f"episode_{number}"), STEPS) for number in range(count)]
     return found, steps, others
 
 

@@ -111,7 +111,7 @@ def _extras(
         rows = len(hdf5_file.numbers(demo, ACTIONS))
         for leaf in leaves:
             found[leaf] = found.get(leaf, 0) + (rows_in(demo, leaf) == rows)
-        attributes |= {name for name in hdf5_file.marks(demo) if name not in ATTRIBUTES}
+        attributes |= {name for name in hdf5_file.attributes(demo) if name not in ATTRIBUTES}
     first = hdf5_file.group(file, f"data/demo_{demos[0]}")
     rows = len(hdf5_file.numbers(first, ACTIONS))
     whole = [leaf for leaf, count in found.items() if count == len(demos)]
@@ -129,11 +129,12 @@ def _episode(file: h5py.File, number: int, *, final_recorded: bool) -> tuple[Row
     """Return one demonstration, and whether a step before its end is flagged."""
     demo = hdf5_file.group(file, f"data/demo_{number}")
     rows = len(hdf5_file.numbers(demo, ACTIONS))
-    if hdf5_file.mark(demo, STEPS) is not None and (said := hdf5_file.attribute(demo, STEPS)) != rows:
+    there = hdf5_file.attributes(demo)
+    if STEPS in there and (said := hdf5_file.integer(demo, STEPS)) != rows:
         raise CorruptShardError(f"{file.filename}: {demo.name}: expected {said:,} samples, found {rows:,} actions")
     dones = hdf5_file.read_finite(hdf5_file.numbers(demo, DONES, rows=rows), 0, rows).reshape(rows, -1) != 0
     terminated = bool(rows and dones[-1].any())
-    values = {name: hdf5_file.attribute(demo, name) for name in RECORDED if hdf5_file.mark(demo, name) is not None}
+    values = {name: hdf5_file.integer(demo, name) for name in RECORDED if name in there}
     episode = RowEpisode(
         values.get("episode", number),
         rows,
@@ -149,7 +150,7 @@ def _episode(file: h5py.File, number: int, *, final_recorded: bool) -> tuple[Row
 def _notes(file: h5py.File, said: Mapping[str, Any]) -> dict[str, Any]:
     notes: dict[str, Any] = {**said, "format": "robomimic"}
     try:
-        environment = json.loads(hdf5_file.mark(hdf5_file.group(file, "data"), "env_args"))["env_name"]
+        environment = json.loads(hdf5_file.attribute(hdf5_file.group(file, "data"), "env_args"))["env_name"]
     except (KeyError, ValueError, TypeError, RecursionError):
         environment = None
     if isinstance(environment, str):

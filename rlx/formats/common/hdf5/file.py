@@ -119,10 +119,12 @@ def read(source: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
     return rows if rows.dtype.hasobject else rows.astype(rows.dtype.newbyteorder("="), copy=False)
 
 
-def attribute(parent: h5py.Group, name: str) -> int:
-    """Return a whole number that a group is marked with."""
+def integer(parent: h5py.Group, name: str) -> int:
+    """Return an attribute as an integer; raises CorruptShardError if it is missing or has another value."""
     with _translated(parent, f"{name} (an attribute)"):
-        return int(np.asarray(parent.attrs[name]).item())
+        if (found := attribute(parent, name)) is None:
+            raise KeyError("no such attribute")
+        return int(np.asarray(found).item())
 
 
 def has(parent: h5py.Group, name: str) -> bool:
@@ -191,18 +193,18 @@ def read_all(source: h5py.Dataset) -> Any:
 
 def notes(file: h5py.File) -> Mapping[str, Any]:
     """Return the notes that rlx wrote into the file, if any."""
-    return read_notes(mark(file, KEY))
+    return read_notes(attribute(file, KEY))
 
 
-def marks(parent: h5py.Group) -> list[str]:
-    """Return names of all that a group is marked with, sorted."""
+def attributes(parent: h5py.Group) -> list[str]:
+    """Return the names of a group's attributes, sorted."""
     with _translated(parent, "(its attributes)"):
         return sorted(parent.attrs)
 
 
-def mark(parent: h5py.Group, name: str) -> Any:
+def attribute(parent: h5py.Group, name: str) -> Any:
     """Return the attribute of a group with this name; None if absent."""
-    from rlx.formats.common.hdf5.text import text_mark  # noqa: PLC0415  (it imports this module)
+    from rlx.formats.common.hdf5.text import text_attribute  # noqa: PLC0415  (it imports this module)
 
     with _translated(parent, f"{name} (an attribute)"):
         if name not in parent.attrs:
@@ -211,7 +213,7 @@ def mark(parent: h5py.Group, name: str) -> Any:
         if kind.hasobject:  # of variable length: damage makes HDF5 loop, or ends the process
             if h5py.check_string_dtype(kind) is None:
                 raise ValueError(f"expected numbers or text, found {kind}")
-            if (found := text_mark(parent, name)) is not None:
+            if (found := text_attribute(parent, name)) is not None:
                 return found
         return parent.attrs[name]
 

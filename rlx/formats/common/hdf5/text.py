@@ -49,7 +49,7 @@ def is_text(found: h5py.Dataset) -> bool:
     return found.ndim > 0 and h5py.check_string_dtype(found.dtype) is not None
 
 
-def text_mark(parent: h5py.Group, name: str) -> Any:
+def text_attribute(parent: h5py.Group, name: str) -> Any:
     """Return an attribute of text of variable length; None if h5py has to read it.
 
     h5py reads attributes without values, those outside the object's header, and all in files of an unusual layout.

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from rlx.errors import CorruptShardError
-from rlx.formats.common.hdf5.file import mark
-from rlx.formats.common.hdf5.text import TextRows, _messages, text_mark, texts
+from rlx.formats.common.hdf5.file import attribute, integer
+from rlx.formats.common.hdf5.text import TextRows, _messages, text_attribute, texts
 
 WORDS = np.array(["", "left", "r\u00e9sum\u00e9", "x" * 5000, "left"] * 4, object)
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -52,7 +52,7 @@ def test_rows_that_nobody_wrote_are_empty(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [{}, {"libver": "latest"}, {"track_order": True}])
-def test_marks_of_text(how: dict[str, Any], tmp_path: Path) -> None:
+def test_attributes_of_text(how: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w", **how) as file:
         for number in range(5):
@@ -61,26 +61,32 @@ def test_marks_of_text(how: dict[str, Any], tmp_path: Path) -> None:
     whole = path.read_bytes()
     with h5py.File(path) as file:
         assert all(
-            text_mark(file, name) == mark(file, name) == file.attrs[name]
+            text_attribute(file, name) == attribute(file, name) == file.attrs[name]
             for name in [f"word {number}" for number in range(5)]
         )
-        assert (mark(file, "many").tolist(), mark(file, "number"), mark(file, "none")) == (["a", "", "bc"], 5, None)
+        assert attribute(file, "many").tolist() == ["a", "", "bc"]
+        assert (attribute(file, "number"), integer(file, "number"), attribute(file, "none")) == (5, 5, None)
+        with pytest.raises(CorruptShardError, match=r"none \(an attribute\) is missing or damaged: no such attribute"):
+            integer(file, "none")
     heap = whole.index(b"GCOL")
     for place in (heap, heap + 16, heap + 25, heap + 31):
         path.write_bytes(whole[:place] + b"\x7f" + whole[place + 1 :])
-        with h5py.File(path) as file, pytest.raises(CorruptShardError, match=r"a\.h5.*an attribute"):
-            mark(file, "word 0")
+        with h5py.File(path) as file:
+            for read in (attribute, integer):
+                with pytest.raises(CorruptShardError, match=r"a\.h5.*an attribute"):
+                    read(file, "word 0")
 
 
-def test_marks_that_the_library_reads_as_well(tmp_path: Path) -> None:
+def test_attributes_that_the_library_reads_as_well(tmp_path: Path) -> None:
     """Text with a NUL ends there, and files of other layouts than usual are left to the library."""
     path, user, sizes = tmp_path / "a.h5", tmp_path / "user.h5", h5py.h5p.create(h5py.h5p.FILE_CREATE)
     with h5py.File(path, "w") as file:
         file.attrs["nothing"], file.attrs["word"], file["word"] = h5py.Empty(h5py.string_dtype()), "abXcd", "abXcd"
     path.write_bytes(path.read_bytes().replace(b"abXcd", b"ab\0cd"))
     with h5py.File(path) as file:
-        assert mark(file, "word") == file.attrs["word"] == file["word"][()].decode() == texts(file, "word")[0] == "ab"
-        assert mark(file, "nothing") == file.attrs["nothing"]
+        assert attribute(file, "word") == file.attrs["word"] == "ab"
+        assert file["word"][()].decode() == texts(file, "word")[0] == "ab"
+        assert attribute(file, "nothing") == file.attrs["nothing"]
     with h5py.File(user, "w", userblock_size=512) as file:
         file.attrs["word"] = "there"
     user.write_bytes(b"\xff" * 512 + user.read_bytes()[512:])
@@ -89,7 +95,7 @@ def test_marks_that_the_library_reads_as_well(tmp_path: Path) -> None:
         file.attrs["word"] = "there"
     for each in (user, tmp_path / "four.h5"):
         with h5py.File(each) as file:
-            assert mark(file, "word") == "there"
+            assert attribute(file, "word") == "there"
 
 
 def test_a_header_that_leads_to_itself() -> None:
