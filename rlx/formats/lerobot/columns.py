@@ -47,7 +47,7 @@ Noted = Any
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One column.
+    """One feature that a dataset describes, and its column.
 
     Args:
         tasks: text by number, if its numbers stand for texts.

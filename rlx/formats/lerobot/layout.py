@@ -41,8 +41,8 @@ _MAX_DIMENSIONS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """One column, filled from a field."""
+class WrittenFeature:
+    """One feature to write, filled from a field."""
 
     field: Field
     arranged: Arranged
@@ -146,13 +146,13 @@ def is_timed(schema: Schema) -> bool:
     return field is not None and (field.dtype, field.shape, field.role) == ("float32", (), Role.STEP)
 
 
-def feature_of(field: Field) -> Column:
-    """Return the column that a field becomes."""
+def feature_of(field: Field) -> WrittenFeature:
+    """Return the feature that a field becomes."""
     pictures = as_pictures(field)
-    return Column(field, as_it_is(field) if pictures is None else pictures, pictures is not None)
+    return WrittenFeature(field, as_it_is(field) if pictures is None else pictures, pictures is not None)
 
 
-def defaults() -> dict[str, Column]:
+def defaults() -> dict[str, WrittenFeature]:
     """Return the features that LeRobot requires of every dataset."""
     number = feature_of(Field("int64", (), Role.STEP))
     clock = feature_of(Field("float32", (), Role.STEP))

@@ -18,7 +18,7 @@ from rlx.formats.lerobot.layout import (
     FIRST_INDEX,
     LENGTH,
     STOP_INDEX,
-    Column,
+    WrittenFeature,
 )
 from rlx.formats.lerobot.statistics import QUANTILES, PictureStatistics, VectorStatistics
 from rlx.store.foreign_types import arrow_file, pyarrow
@@ -105,7 +105,9 @@ class NumberedFiles:
 class EpisodeRows:
     """Writer of one row per episode: its location and statistics; also computes statistics of all steps."""
 
-    def __init__(self, directory: Path, template: str, features: Mapping[str, Column], limit: int, chunk: int) -> None:
+    def __init__(
+        self, directory: Path, template: str, features: Mapping[str, WrittenFeature], limit: int, chunk: int
+    ) -> None:
         self._features = features
         self._tasks: dict[str, None] = {}
         self._files = NumberedFiles(directory, template, _schema(features), limit, chunk)
@@ -173,7 +175,7 @@ class EpisodeRows:
             self._files.write({name: table[name] for name in table.schema.names}, 0)
 
 
-def _schema(features: Mapping[str, Column]) -> Any:
+def _schema(features: Mapping[str, WrittenFeature]) -> Any:
     arrow, _ = pyarrow()
     number, numbers = arrow.int64(), arrow.list_(arrow.float64())
     channels = arrow.list_(arrow.list_(numbers))
@@ -187,14 +189,14 @@ def _schema(features: Mapping[str, Column]) -> Any:
     return arrow.schema([*fields, ("meta/episodes/chunk_index", number), ("meta/episodes/file_index", number)])
 
 
-def _statistics(feature: Column) -> VectorStatistics | PictureStatistics:
+def _statistics(feature: WrittenFeature) -> VectorStatistics | PictureStatistics:
     return PictureStatistics(feature.shape[-1]) if feature.is_image else VectorStatistics(feature.shape[-1])
 
 
 class FinalObservations:
     """Writer of the final observations that are recorded, with number and length of their episodes."""
 
-    def __init__(self, directory: Path, features: Mapping[str, Column], names: Mapping[str, str]) -> None:
+    def __init__(self, directory: Path, features: Mapping[str, WrittenFeature], names: Mapping[str, str]) -> None:
         self._path = directory / FINALS
         self._features = features
         self._names = names

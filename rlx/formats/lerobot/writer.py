@@ -26,7 +26,7 @@ from rlx.formats.lerobot.layout import (
     TERMINATED,
     TIMESTAMP,
     TRUNCATED,
-    Column,
+    WrittenFeature,
     defaults,
     feature_of,
     features_of,
@@ -140,7 +140,7 @@ def _splits(noted: Any, episodes: int) -> dict[str, str]:
     return {"train": f"0:{episodes}"}
 
 
-def _schema(features: Mapping[str, Column]) -> Any:
+def _schema(features: Mapping[str, WrittenFeature]) -> Any:
     arrow, _ = pyarrow()
     fields = []
     for called, feature in features.items():
@@ -150,7 +150,7 @@ def _schema(features: Mapping[str, Column]) -> Any:
     return arrow.schema(fields, metadata={"huggingface": json.dumps(described)})
 
 
-def _info(features: Mapping[str, Column], episodes: int, steps: int, tasks: int, noted: Any) -> dict[str, Any]:
+def _info(features: Mapping[str, WrittenFeature], episodes: int, steps: int, tasks: int, noted: Any) -> dict[str, Any]:
     names = names_of(noted)
     columns = {called: feature.described() for called, feature in features.items()}
     for called, said in columns.items():
