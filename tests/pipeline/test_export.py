@@ -75,7 +75,7 @@ def test_a_foreign_format_into_another(tmp_path: Path) -> None:
     write_d4rl(tmp_path / "hopper.hdf5")
     report = export(tmp_path / "hopper.hdf5", tmp_path / "hopper-v0", "minari", progress=Silent())
     assert (report.id, report.steps, report.trajectories, report.shards) == ("hopper", 12, 4, 1)
-    assert report.losses == ["that info/qpos say nothing of final observations: zeros stand there"]
+    assert report.losses == ["that info/qpos have no values for final observations: zeros are written"]
     one, other = (open_source(tmp_path / name, None)[0] for name in ("hopper.hdf5", "hopper-v0"))
     for before, after in zip(read(one, 0), read(other, 0), strict=True):
         for name in after.parts:

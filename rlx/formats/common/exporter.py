@@ -160,6 +160,15 @@ def check_names(title: str, schema: Schema) -> None:
             )
 
 
+def check_single(holder: str, kind: str, names: Sequence[str], schema: Schema) -> None:
+    """Raise ExportError unless ``names`` is one field, of numbers."""
+    if len(names) != 1:
+        found = ", ".join(names)
+        raise ExportError(f"{holder} holds one {kind} per step, found {found}", hint="`to` minari holds any number")
+    if schema[names[0]].is_text:
+        raise ExportError(f"{holder} holds {kind}s of numbers, found text in {names[0]}", hint="`to` npz holds text")
+
+
 def check_values(title: str, schema: Schema) -> None:
     """Raise ExportError if the rows of a field are empty, as with shape [0]."""
     if empty := [name for name, field in schema.fields.items() if 0 in field.shape]:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlx.errors import ExportError
 from rlx.formats.common.exporter import (
     Experience,
     action_fields,
     check_names,
+    check_single,
     common_losses,
     has_finals,
     left_out,
@@ -37,7 +37,9 @@ class D4RLExporter:
     def losses(self, experience: Experience) -> Sequence[str]:
         """Return lost final observations, names, and fields whose names mean something else in D4RL."""
         schema = experience.schema
-        _check(experience)
+        check_names(self.title, schema)
+        check_single("D4RL", "observation", observation_fields(schema), schema)
+        check_single("D4RL", "action", action_fields(schema), schema)
         losses = common_losses(experience, final=not has_finals(experience), unrecorded=False, starts=False)
         losses += renamed((*observation_fields(schema), *action_fields(schema)))
         return losses + left_out(without_room(schema, _extras(schema)))
@@ -69,20 +71,6 @@ class D4RLExporter:
 
 def _extras(schema: Schema) -> list[Column]:
     return extra_columns(schema, _TAKEN)
-
-
-def _check(experience: Experience) -> None:
-    check_names(D4RLExporter.title, experience.schema)
-    for kind, names in (
-        ("observation", observation_fields(experience.schema)),
-        ("action", action_fields(experience.schema)),
-    ):
-        if len(names) != 1:
-            raise ExportError(
-                f"D4RL holds one {kind} per step, found {', '.join(names)}", hint="`to` minari holds any number"
-            )
-        if experience.schema[names[0]].is_text:
-            raise ExportError(f"D4RL holds {kind}s of numbers, found text in {names[0]}", hint="`to` npz holds text")
 
 
 DATASETS = D4RLExporter()

@@ -20,6 +20,7 @@ from rlx.formats.common.exporter import (
     Piece,
     action_fields,
     check_names,
+    check_single,
     common_losses,
     extra_fields,
     float32,
@@ -73,7 +74,9 @@ class DopamineExporter:
     def losses(self, experience: Experience) -> Sequence[str]:
         """Return lost final observations, truncations, numbers of episodes, exact rewards, names, and fields."""
         schema, table = experience.schema, experience.trajectories
-        _check(schema)
+        check_names(self.title, schema)
+        check_single(self.title, "observation", observation_fields(schema), schema)
+        only_action(schema, f"{self.title} holds one discrete action", discrete=True)
         losses = common_losses(experience, final=True, episodes=True)
         if cut := int((~table.terminated).sum()):
             losses.append(
@@ -142,16 +145,6 @@ def _small(actions: NDArray[np.generic], name: str) -> NDArray[np.generic]:
     if not np.array_equal(actions.astype(np.int32), actions):
         raise ExportError(f"Dopamine's layout holds actions of 32 bits, found larger ones in {name}")
     return actions
-
-
-def _check(schema: Schema) -> None:
-    check_names(DopamineExporter.title, schema)
-    observations = observation_fields(schema)
-    if len(observations) != 1:
-        raise ExportError(f"Dopamine's layout holds one observation per step, found {', '.join(observations)}")
-    if schema[observations[0]].is_text:
-        raise ExportError(f"Dopamine's layout holds observations of numbers, found text in {observations[0]}")
-    only_action(schema, "Dopamine's layout holds one discrete action", discrete=True)
 
 
 class RingLog:

@@ -116,7 +116,7 @@ class MinariExporter:
         losses += left_out([name for name in extra_fields(schema) if name not in held])
         for role, missing in ((Role.NEXT, "resets"), (Role.STEP, "final observations")):
             if padded := [leaf.name for leaf in leaves.values() if leaf.is_info and leaf.field.role == role]:
-                losses.append(f"that {', '.join(padded)} say nothing of {missing}: zeros stand there")
+                losses.append(f"that {', '.join(padded)} have no values for {missing}: zeros are written")
         return losses + [loss for leaf in leaves.values() for loss in leaf.arranged.loss(leaf.name, leaf.field)]
 
     def owns(self, path: Path) -> bool:

@@ -152,7 +152,7 @@ def _kind(entry: Mapping[str, Any], batch: tuple[int, ...], place: str) -> RowTy
         return None
     shape = _shape(entry.get("shape"), place)
     if shape[: len(batch)] != batch:
-        raise CorruptShardError(f"{place}: shape: expected {list(batch)} and what a step has, found {list(shape)}")
+        raise CorruptShardError(f"{place}: shape: expected {list(batch)} and the shape of a step, found {list(shape)}")
     return dtype, shape[len(batch) :]
 
 

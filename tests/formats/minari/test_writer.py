@@ -45,7 +45,7 @@ class TestMinari(DatasetExporterContract):
     rich = True
     lost: ClassVar = {
         **RESHAPED,
-        "extra fields": ["that logits say nothing of final observations: zeros stand there"],
+        "extra fields": ["that logits have no values for final observations: zeros are written"],
         "finals not recorded": ["that the final observation of 5 of 5 trajectories was not recorded: it is zeros"],
     }
 

@@ -111,7 +111,7 @@ def batch(path: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], None], type[SourceError], str]] = {
-    "too many rows": (leaf("action", shape=[2**40]), CorruptShardError, r"action: shape: expected \[9\] and what"),
+    "too many rows": (leaf("action", shape=[2**40]), CorruptShardError, r"action: shape: expected \[9\] and the shape"),
     "rows too long": (
         leaf("action", shape=[9, 2**40]),
         CorruptShardError,
@@ -223,5 +223,5 @@ def test_a_batch_dimension_that_does_not_fit(tmp_path: Path) -> None:
     meta = json.loads((path / "meta.json").read_text())
     meta["action"]["shape"] = [4]
     (path / "meta.json").write_text(json.dumps(meta))
-    with pytest.raises(CorruptShardError, match=r"action: shape: expected \[9\] and what a step has, found \[4\]"):
+    with pytest.raises(CorruptShardError, match=r"action: shape: expected \[9\] and the shape of a step, found \[4\]"):
         open_torchrl(path)

@@ -123,9 +123,9 @@ def open_table(place: TablePlace, notes: Mapping[str, Any]) -> TableRun:
         if not len(found.table):
             raise SourceError(f"{place.path} has no step")
         fields = fields.torn(found.torn)
-        noted: dict[str, Any] = {**not_taken_note({**fields.not_taken, **unfit})}
-        noted |= lossy_notes({name: table.lossy.get(path) for name, path in fields.paths.items()})
-    notes = {**notes, **without_outcome(found.table), **noted}
+        lossy = lossy_notes({name: table.lossy.get(path) for name, path in fields.paths.items()})
+    not_taken = not_taken_note({**fields.not_taken, **unfit})
+    notes = {**notes, **without_outcome(found.table), **not_taken, **lossy}
     return TableRun(place, fields, notes, found.table, shard_bounds(found.table.rows))
 
 
