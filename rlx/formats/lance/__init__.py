@@ -12,7 +12,7 @@ from rlx.formats.registry import COLUMN_OPTIONS, Format
 VERSIONS, DATA = "_versions", "data"
 LAYOUT = (
     "expected a Lance dataset of one row per step: columns observation, action, next/reward, next/terminated, "
-    "next/truncated, numbers or lists of as many numbers in every row; `from_` lance:observation=NAME,... names others"
+    "next/truncated, numbers, or lists of one length in every row; `from_` lance:observation=NAME,... names others"
 )
 
 

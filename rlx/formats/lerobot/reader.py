@@ -51,7 +51,7 @@ from rlx.formats.lerobot.video import pyav
 from rlx.schema import Field, Role, Schema
 
 _LAYOUT = (
-    "expected LeRobot's layout, v3.0: meta/info.json with features, meta/episodes/*/*.parquet with length and place of "
+    "expected LeRobot's layout, v3.0: meta/info.json with features, meta/episodes/*/*.parquet with length and file of "
     "every episode, data/*/*.parquet with observation..., action, next.reward, next.done, one row per step; or v2.1: "
     "meta/episodes.jsonl instead, and a file per episode"
 )

@@ -25,7 +25,7 @@ _EPISODES_LAYOUT = (
 )
 _STEPS_LAYOUT = (
     "expected Parquet of one row per step: columns observation, action, next/reward, next/terminated, next/truncated, "
-    "numbers or lists of as many numbers in every row"
+    "numbers, or lists of one length in every row"
 )
 
 

@@ -34,8 +34,8 @@ CUT = "cut"
 FIRST, LAST, TERMINAL, DISCOUNT = "is_first", "is_last", "is_terminal", "discount"
 FLAGS = (FIRST, LAST, TERMINAL)
 LAYOUT = (
-    "expected a version of a dataset of TensorFlow Datasets: dataset_info.json, features.json, *.tfrecord-* of an "
-    "example an episode: steps/observation, action, reward, is_first, is_last, is_terminal, T + 1 rows of each"
+    "expected a version of a dataset of TensorFlow Datasets: dataset_info.json, features.json, *.tfrecord-* of one "
+    "example per episode: steps/observation, action, reward, is_first, is_last, is_terminal, T + 1 rows of each"
 )
 
 
