@@ -20,7 +20,7 @@ from rlx.files.disk import check_readable, read_object
 from rlx.formats.common.fields import RowType, expecting
 from rlx.formats.common.rows.scan import Recording
 from rlx.formats.common.rows.ted_fields import ted_fields
-from rlx.formats.common.rows.ted_run import NUMBERS, LeafRows, RowRuns, TedRun, TedSource, make_run, scanned
+from rlx.formats.common.rows.ted_run import NUMBERS, LeafRows, RowRuns, TedPlace, TedRun, make_run, scanned
 from rlx.store.chunk_codec import decompressed
 
 _MANIFEST = "buffer.json"
@@ -149,7 +149,7 @@ def open_buffer(path: Path) -> TedRun:
         raise CorruptShardError(f"{path / _MANIFEST}: blocks: expected multiples of {lanes:,} steps")
     fields = ted_fields(kinds, str(path))
     known = {name: kind for name, kind in kinds.items() if kind is not None}
-    place = TedSource(path, path, leaves, known, _LAYOUT)
+    place = TedPlace(path, path, leaves, known, _LAYOUT)
     recording = Recording.COMPLETE if is_complete else Recording.WRAPPED
     with leaves.opened(scanned(fields, known)) as files:
         each = int(leaves.steps.sum()) // lanes

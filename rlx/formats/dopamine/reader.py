@@ -103,8 +103,8 @@ class Dopamine:
         kinds = {extras.keys[name]: (field.dtype, field.shape) for name, field in extras.fields.items()}
         with expecting(LAYOUT), RowReader(self.root / self.folder, self._plan, self._observation, kinds) as rows:
             episodes = trajectories(self._plan, position, rows, dropped)
-            for pieces in pack(episodes, MAX_BLOCK_STEPS):
-                yield read_block(pieces, rows, extras.keys)
+            for parts in pack(episodes, MAX_BLOCK_STEPS):
+                yield read_block(parts, rows, extras.keys)
             rows.finish()
 
     @cached_property

@@ -13,7 +13,7 @@ from rlx.formats.common.fields import NOT_OF_STEPS, expecting
 from rlx.formats.common.provenance import read_notes_beside
 from rlx.formats.common.rows.scan import Recording, different
 from rlx.formats.common.rows.ted_fields import DONE, MASK, TERMINATED, TRAJECTORY, TRUNCATED, TedFields, ted_fields
-from rlx.formats.common.rows.ted_run import LeafRows, TedRun, TedSource, lanes, make_run, scanned
+from rlx.formats.common.rows.ted_run import LeafRows, TedPlace, TedRun, lanes, make_run, scanned
 from rlx.formats.torchrl.leaves import METADATA, MemmapLeaves, described
 
 # The layout of ReplayBuffer.dumps: a directory of the storage, and the state of other parts of the buffer.
@@ -28,7 +28,7 @@ _MOST = 0.5  # minimum share of rows, except ends of episodes, that the next row
 _FEW = 0.1  # maximum share that a neighbour in any other dimension follows
 _LAYOUT = (
     "expected what TensorDict.memmap writes: meta.json, observation.memmap, action.memmap, next/reward.memmap, "
-    "next/terminated.memmap, next/truncated.memmap, as many rows in each as meta.json says"
+    "next/terminated.memmap, next/truncated.memmap, each with the rows that meta.json states"
 )
 
 
@@ -58,7 +58,7 @@ def open_torchrl(path: Path, *, time_dim: int | None = None) -> TedRun:
     with leaves.opened(scanned(fields, kinds)) as files:
         time = time_dimension(path, shape, fields, files, time_dim)
         return make_run(
-            TedSource(path, root, leaves, kinds, _LAYOUT),
+            TedPlace(path, root, leaves, kinds, _LAYOUT),
             fields,
             files,
             lanes(batch, time, filled=filled, oldest=oldest),

@@ -31,7 +31,7 @@ from rlx.formats.common.rows.ted_fields import (
 )
 
 Flags = NDArray[np.bool_]
-Places = NDArray[np.int64]
+Indices = NDArray[np.int64]
 _OF_START = (TRAJECTORY, EPISODE, FROM_RESET, INIT, MASK)
 _DIGEST_BYTES = 16
 
@@ -51,8 +51,8 @@ class RowPieces:
         begins, led_to: digests of the first row's observation and of the last row's next one, by names of fields.
     """
 
-    start: Places
-    count: Places
+    start: Indices
+    count: Indices
     number: NDArray[Any]
     trajectory: NDArray[Any] | None
     terminated: Flags
@@ -78,7 +78,7 @@ class PieceLinks:
         is_known: [p] whether an earlier piece of the same trajectory id is unfinished.
     """
 
-    joins: Places
+    joins: Indices
     continues: Flags
     resumes: Flags
     is_known: Flags
@@ -133,13 +133,13 @@ def _connect(pieces: RowPieces, links: PieceLinks, other: int, piece: int) -> No
         links.joins[piece] = other
 
 
-def _head(joins: Places, piece: int) -> int:
+def _head(joins: Indices, piece: int) -> int:
     while joins[piece] >= 0:
         piece = int(joins[piece])
     return piece
 
 
-def chained(kept: Places, joins: Places) -> tuple[Places, Places]:
+def chained(kept: Indices, joins: Indices) -> tuple[Indices, Indices]:
     """Return [k] the pieces, episode by episode, and [n] the index in them at which each episode begins."""
     follower = np.full(len(joins), -1)
     follower[joins[joins >= 0]] = np.flatnonzero(joins >= 0)
@@ -174,7 +174,7 @@ class FoundEpisodes:
     """
 
     table: EpisodeTable
-    pieces: Places | None
+    pieces: Indices | None
     torn: frozenset[str]
     padding: int
 
@@ -192,7 +192,7 @@ class EpisodeScan:
         self._after = dict(after or {})
         self._decides = [name for name in self._after if name in decides]
         self._torn: set[str] = set()
-        self._starts: list[Places] = []
+        self._starts: list[Indices] = []
         self._columns: dict[str, list[NDArray[Any]]] = {}
         self._last: Batch = {}
 

@@ -15,12 +15,11 @@ from rlx.block import Block
 from rlx.errors import SourceError
 from rlx.formats.common.fields import RowType, expecting, not_taken_note
 from rlx.formats.common.rows.episodes import EpisodeTable, shard_bounds, without_outcome
-from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, Recording
+from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, Indices, Recording
 from rlx.formats.common.rows.ted_fields import TedFields
 from rlx.formats.common.source import EpisodeGroups, batch_rows, id_of
 from rlx.schema import Schema
 
-Places = NDArray[np.int64]
 PADDING = "padding"
 # Names of the types that torch and numpy both have.
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("u", "") for bits in (8, 16, 32, 64))
@@ -44,10 +43,10 @@ class RowRuns:
         [(3, 2), (4, 1)]
     """
 
-    first: Places
-    count: Places
+    first: Indices
+    count: Indices
     stride: int
-    _ends: Places = field(init=False)
+    _ends: Indices = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_ends", np.cumsum(self.count))
@@ -66,7 +65,7 @@ class RowRuns:
             yield int(self.first[run]) + inside * self.stride, count
             start, run = start + count, run + 1
 
-    def picked(self, pieces: Places) -> "RowRuns":
+    def picked(self, pieces: Indices) -> "RowRuns":
         """Return the rows of pieces [p, 2]: index in this order of the first row of each, and its number of rows."""
         spans = [span for start, count in pieces.tolist() for span in self.spans(start, start + count)]
         first, count = np.array(spans, np.int64).reshape(-1, 2).T
@@ -122,8 +121,8 @@ class Leaves(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class TedSource:
-    """Location of steps.
+class TedPlace:
+    """Location of a run of steps.
 
     Args:
         root: the directory to which the names of files are relative.
@@ -211,7 +210,7 @@ def scanned(fields: TedFields, kinds: Mapping[str, RowType]) -> dict[str, RowTyp
 
 
 def make_run(
-    place: TedSource,
+    place: TedPlace,
     fields: TedFields,
     files: Mapping[str, LeafRows],
     runs: RowRuns,
