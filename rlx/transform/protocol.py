@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
-from rlx.schema import Role, Schema
+from rlx.errors import TransformError
+from rlx.schema import Role, Schema, name_of
 from rlx.store.trajectories import Trajectories
 
 if TYPE_CHECKING:
@@ -127,6 +128,27 @@ def as_path(key: Key) -> tuple[str, ...]:
         (('done',), ('next', 'agents', 'done'))
     """
     return (key,) if isinstance(key, str) else tuple(part for item in key for part in as_path(item))
+
+
+def as_keys(keys: Key | Sequence[Key]) -> tuple[Key, ...]:
+    """Return keys as a tuple; a text is one key."""
+    return (keys,) if isinstance(keys, str) else tuple(keys)
+
+
+def leaves_named(batch: TensorDictBase, keys: Sequence[Key]) -> list[tuple[str, ...]]:
+    """Return the paths of a batch that have these keys, at the root and under ``next``.
+
+    Raises:
+        TransformError: the batch has no such key.
+    """
+    found = []
+    for key in keys:
+        paths = [path for path in (as_path(key), ("next", *as_path(key))) if batch.get(path, None) is not None]
+        if not paths:
+            names = ["/".join(as_path(leaf)) for leaf in batch.keys(True, True)]
+            raise TransformError(f"unknown key {name_of(as_path(key))!r}: expected one of {', '.join(names)}")
+        found += paths
+    return found
 
 
 def wanted(key: Key, keys: Sequence[Key] | None) -> bool:

@@ -14,7 +14,7 @@ from rlx.block import Block
 from rlx.errors import TransformError
 from rlx.schema import Field, Schema, is_observation, name_of
 from rlx.transform.keys import numeric_fields
-from rlx.transform.protocol import Key, PerBlock, Pointwise, Seen, Transform
+from rlx.transform.protocol import Key, PerBlock, Pointwise, Seen, Transform, as_keys, leaves_named
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -38,12 +38,12 @@ class ToFloat(PerBlock, Pointwise):
     """
 
     scale: float = 255.0
-    keys: Sequence[Key] = ()
+    keys: Key | Sequence[Key] = ()
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.scale) and self.scale):
             raise TransformError(f"scale is {self.scale}, expected a finite number other than 0")
-        object.__setattr__(self, "keys", tuple(name_of(key) for key in self.keys))
+        object.__setattr__(self, "keys", tuple(name_of(key) for key in as_keys(self.keys)))
 
     def schema(self, schema: Schema) -> Schema:
         """Return the schema with these fields as float32.
@@ -80,9 +80,7 @@ class ToFloat(PerBlock, Pointwise):
             # A batch does not say which of its keys are observations; it may lack `next`, too.
             leaves = batch.items(include_nested=True, leaves_only=True)
             return [key for key, values in leaves if is_observation(name_of(key)) and _INTEGER.match(str(values.dtype))]
-        named = [tuple(name_of(key).split("/")) for key in self.keys]
-        both = [key for name in named for key in (name, ("next", *name))]
-        return [key for key in both if batch.get(key, None) is not None]
+        return list(leaves_named(batch, [tuple(name_of(key).split("/")) for key in self.keys]))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from rlx.buffer.storage.step_schema import signed
 from rlx.buffer.transform.compose import StoredSteps, pick
 from rlx.errors import TransformError
 from rlx.transform.multi_step import NStep
-from rlx.transform.protocol import Pointwise, Reader, as_path, wanted
+from rlx.transform.protocol import Pointwise, Reader, as_keys, as_path, leaves_named, wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,14 @@ class FrameStack:
 
     k: int
     padding: Literal["repeat", "zeros"] = "repeat"
-    keys: Sequence[NestedKey] = ("observation",)
+    keys: NestedKey | Sequence[NestedKey] = ("observation",)
 
     def __post_init__(self) -> None:
         if self.k < 1:
             raise ValueError(f"frame stack of {self.k}: expected 1 or more")
         if self.padding not in ("repeat", "zeros"):
             raise ValueError(f"padding {self.padding!r}: expected 'repeat' or 'zeros'")
+        object.__setattr__(self, "keys", as_keys(self.keys))
 
     def check_earlier(self, earlier: Sequence[Any]) -> None:
         """Raise TransformError if NStep is among the transforms before this one."""
@@ -68,6 +69,7 @@ class FrameStack:
             if stacked is not None and "steps_to_next_obs" not in stacked.keys():  # noqa: SIM118
                 return stacked
         batch = below.read(rows, None if keys is None else [*keys, *mine])
+        leaves_named(batch, mine)  # raises for any other
         if "steps_to_next_obs" in batch.keys():  # noqa: SIM118  (a TensorDict iterates over its batch)
             raise TransformError("FrameStack cannot stack the observations of n-step transitions")
         back = below.index.precede(rows, self.k)
@@ -133,18 +135,13 @@ class ToDtype(Pointwise):
     """
 
     dtype: torch.dtype
-    keys: Sequence[NestedKey] | None = None
+    keys: NestedKey | Sequence[NestedKey] | None = None
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
         """Return the batch with its values cast."""
-        for key in _floating(batch) if self.keys is None else _present(batch, self.keys):
+        for key in _floating(batch) if self.keys is None else leaves_named(batch, as_keys(self.keys)):
             batch.set(key, batch.get(key).to(self.dtype))
         return batch
-
-
-def _present(batch: TensorDictBase, keys: Sequence[NestedKey]) -> list[NestedKey]:
-    both = [found for key in keys for found in (as_path(key), ("next", *as_path(key)))]
-    return [key for key in both if batch.get(key, None) is not None]
 
 
 def _floating(batch: TensorDictBase) -> list[NestedKey]:

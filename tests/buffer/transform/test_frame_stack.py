@@ -124,6 +124,21 @@ def test_steps_stored_as_transitions_over_several_cannot_be_stacked() -> None:
         buffer[[0]]
 
 
+def test_a_text_is_one_key_and_an_unknown_key_is_refused(datasets: dict[bool, Dataset]) -> None:
+    dataset = datasets[False]
+    memory = buffer_of(episodes(3))
+    memory.append_transform(FrameStack(2, keys="observation"))
+    assert memory[:]["observation"].shape == (3, 2, 1)
+    for storage in (LazyTensorStorage(10), dataset):
+        buffer = ReplayBuffer(storage=storage, batch_size=2, transform=FrameStack(2, keys=["pixels"]))
+        if storage is not dataset:
+            buffer.extend(episodes(3))
+        with pytest.raises(TransformError, match="unknown key 'pixels': expected one of observation"):
+            buffer.sample()
+    with pytest.raises(TransformError, match="unknown key 'pixels'"):
+        next(iter(rlx.loader(dataset, 2, transform=FrameStack(2, keys="pixels"))))
+
+
 def test_arguments_that_mean_nothing() -> None:
     with pytest.raises(ValueError, match="expected 1 or more"):
         FrameStack(0)

@@ -3,6 +3,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rlx.buffer.transform import RewardClip, RewardSign, ToDevice, ToDtype, ToFloat
+from rlx.errors import TransformError
 
 
 def batch() -> TensorDictBase:
@@ -38,6 +39,14 @@ def test_casting_all_numbers_or_some() -> None:
     some = ToDtype(torch.int32, keys=["observation"])(batch())
     assert some["observation"].dtype == some["next", "observation"].dtype == torch.int32
     assert some["action"].dtype == torch.float32
+
+
+def test_a_text_is_one_key_and_an_unknown_key_is_refused() -> None:
+    assert ToFloat(keys="observation")(batch())["next", "observation"].dtype == torch.float32
+    assert ToDtype(torch.int32, keys="observation")(batch())["next", "observation"].dtype == torch.int32
+    for transform in (ToFloat(keys=["pixels"]), ToDtype(torch.int32, keys="pixels")):
+        with pytest.raises(TransformError, match="unknown key 'pixels': expected one of observation, action, next/"):
+            transform(batch())
 
 
 def test_moving_to_a_device() -> None:
