@@ -182,7 +182,7 @@ def download(
         566193
     """
     if not isinstance(run, str):
-        raise OptionError(f"run {run!r}: expected a text such as Pong/5")
+        raise OptionError(f"run {run!r}: expected a text such as Pong/5", hint="call download once for each run")
     check_choice("layout", layout, Layout)
     base = None if source is None else os.fspath(source)
     chosen = {

@@ -277,6 +277,8 @@ class Dataset:
     def __getitem__(self, index: Any) -> "TensorDict":
         from rlx.store.ted import read_ted  # noqa: PLC0415  (torch takes seconds to import; blocks do without)
 
+        if isinstance(index, str) or (isinstance(index, tuple) and index and isinstance(index[0], str)):
+            raise IndexError(f"index {index!r}: expected step numbers; dataset[:][{index!r}] is a key of all steps")
         if isinstance(index, slice) or not _is_integer(index):
             return read_ted(self.steps, self.schema, normalize(index, len(self)))
         return read_ted(self.steps, self.schema, normalize([operator.index(index)], len(self)))[0]

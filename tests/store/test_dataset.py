@@ -2,6 +2,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import re
 import threading
 from collections import Counter
 from pathlib import Path
@@ -47,6 +48,13 @@ BAD += [np.array([2**64 - 1], np.uint64), torch.zeros(2, 2, dtype=torch.int64), 
 def test_an_index_that_means_no_step(dataset: Dataset, index: object) -> None:
     with pytest.raises(IndexError):
         dataset[index]
+
+
+@pytest.mark.parametrize("key", ["observation", ("next", "reward")], ids=str)
+def test_a_key_is_refused_with_what_reads_it(dataset: Dataset, key: str | tuple[str, ...]) -> None:
+    with pytest.raises(IndexError, match=re.escape(f"dataset[:][{key!r}] is a key of all steps")):
+        dataset[key]
+    assert len(dataset[:][key]) == len(dataset)
 
 
 def test_what_is_read_belongs_to_the_reader(dataset: Dataset) -> None:
