@@ -93,4 +93,5 @@ def test_the_wheel_alone_runs(installed: Path, built: Path, tmp_path: Path) -> N
 def test_the_version_is_said_once() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f'\n  version: "{version}"\n' in (ROOT / "packaging/conda/recipe.yaml").read_text()
     assert f"\n## {version} - " in (ROOT / "CHANGELOG.md").read_text()

@@ -42,7 +42,7 @@ class LocalActor(ProcessActor[T, R]):
     """One process; see ``Actor``.
 
     Args:
-        made_of: the pickle of a function that makes its function, and of the argument of that.
+        made_of: pickled pair: a function that makes the actor's function, and its argument.
     """
 
     def __init__(self, made_of: bytes, step_timeout: float | None = None) -> None:

@@ -192,8 +192,8 @@ def _new(path: Path) -> Iterator[Path]:
 def open_writer(path: Path, described: Manifest) -> DatasetWriter:
     """Open a claimed dataset for writing, new or resumed.
 
-    Leftovers of an interrupted writer are removed; listed shards are kept. A resumed dataset keeps its manifest, but
-    for the plan, which grows.
+    Leftovers of an interrupted writer are removed; listed shards are kept. Of the manifest of a
+    resumed dataset, only the plan changes: it grows.
 
     Args:
         path: the dataset's directory.

@@ -79,7 +79,7 @@ class Code:
         """Return the function with this name; raise TransformError if it cannot be loaded."""
         found = load_object(text, TransformError)
         if not callable(found):
-            raise TransformError(f"{text} is a {type(found).__name__}: expected a function")
+            raise TransformError(f"{text} is of type {type(found).__name__}: expected a function")
         place = text.rpartition(":")[0]
         file = Path(place) if place.endswith(".py") else _file_of(place)
         return cls(text, _sha256(file.read_bytes() if file else cloudpickle.dumps(found)))

@@ -121,7 +121,7 @@ def relabelled(code: Code, block: Block, schema: Schema) -> dict[str, NDArray[np
     except (Exception, SystemExit) as exc:  # whatever a user's function raises
         raise TransformError(f"{code.name} fails on trajectory {number}: {type(exc).__name__}: {exc}") from exc
     if not isinstance(made, Mapping):
-        found = "nothing" if made is None else f"a {type(made).__name__}"
+        found = "nothing" if made is None else f"a value of type {type(made).__name__}"
         raise TransformError(f"{where} it returns {found}, expected a dict of arrays")
     allowed = [name for name in schema if schema[name].role != Role.OBSERVATION and name not in _FLAGS]
     if unknown := sorted(set(made) - set(allowed)):

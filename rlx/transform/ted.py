@@ -85,7 +85,7 @@ def read_result(result: Any, before: Transitions) -> FunctionResult:
     if result is None:
         raise TransformError("it returns nothing: expected a TensorDict")
     if not is_tensor_collection(result):
-        raise TransformError(f"it returns a {type(result).__name__}: expected a TensorDict")
+        raise TransformError(f"it returns a value of type {type(result).__name__}: expected a TensorDict")
     if len(result.batch_size) != 1:
         raise TransformError(f"it returns a batch of {list(result.batch_size)}: expected one dimension")
     places = _places(result, before)

@@ -261,7 +261,7 @@ def late(first: Any, then: Any) -> Callable[[Any], Any]:
 
 BAD = {
     "nothing": (lambda steps: None, "trajectory 3: it returns nothing: expected a TensorDict"),  # noqa: ARG005
-    "a number": (lambda steps: 3, "trajectory 3: it returns a int: expected a TensorDict"),  # noqa: ARG005
+    "a number": (lambda steps: 3, "trajectory 3: it returns a value of type int: expected a TensorDict"),  # noqa: ARG005
     "two dimensions": (lambda steps: steps[None], "it returns a batch of [1, 4]: expected one dimension"),
     "an error": (lambda steps: steps["nothing"], "fails on trajectory 3: KeyError"),
     "an exit": (lambda _: sys.exit(3), "fails on trajectory 3: SystemExit: 3"),

@@ -78,7 +78,7 @@ def test_other_types_and_randomness_by_trajectory() -> None:
     ("name", "message"),
     [
         ("nothing", "it returns nothing, expected a dict of arrays"),
-        ("number", "it returns a int, expected a dict"),
+        ("number", "it returns a value of type int, expected a dict"),
         ("short", r"it returns reward \[3\], expected 4 rows"),
         ("unknown", "it returns 'rewards', expected some of action, reward"),
         ("observation", "it returns 'observation', expected some of"),

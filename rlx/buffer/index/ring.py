@@ -34,7 +34,7 @@ class Ring:
         return int((self.tail - self.head).sum())
 
     def push(self, lanes: Rows, steps: Rows) -> None:
-        """Advance lanes (each named once) by ``counts`` steps; the oldest are overwritten."""
+        """Advance each of these lanes, all different, by a number of steps; the oldest steps are overwritten."""
         self.tail[lanes] += steps
         np.maximum(self.head, self.tail - self.size, out=self.head)
 

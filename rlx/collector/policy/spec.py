@@ -73,7 +73,7 @@ def as_policy(found: Any, action_space: Space | None = None, device: str | None 
     """
     found = instance(found)
     if not callable(found):
-        raise CollectError(f"policy is a {type(found).__name__}: expected a function of observations")
+        raise CollectError(f"policy is of type {type(found).__name__}: expected a function of observations")
     if takes_tensordict(found):
         from rlx.collector.policy.tensordict import TensorDictPolicy  # noqa: PLC0415  (tensordict takes seconds)
 

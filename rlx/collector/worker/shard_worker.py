@@ -34,7 +34,9 @@ _BLOCK_STEPS_OF_TEXT = 512  # whose bytes are not known
 
 
 class Session:
-    """The episodes of some environments, as they end; a function of the seed where environment and policy are.
+    """Source of the episodes of some environments, in the order in which they end.
+
+    Equal seeds give equal episodes if environment and policy are deterministic.
 
     Args:
         number: of the session: a resumed run must not repeat itself.

@@ -180,7 +180,7 @@ def test_what_is_no_policy() -> None:
         def __init__(self, size: int) -> None:
             self.size = size
 
-    with pytest.raises(CollectError, match="policy is a int: expected a function of observations"):
+    with pytest.raises(CollectError, match="policy is of type int: expected a function of observations"):
         as_policy(5)
     with pytest.raises(CollectError, match=r"policy class Needy cannot be made without arguments: .*size"):
         as_policy(Needy)

@@ -92,6 +92,6 @@ def test_a_first_task_without_a_session() -> None:
 
 def test_an_environment_is_closed_where_the_policy_cannot_be_made() -> None:
     before = Registered.opened["now"]
-    with pytest.raises(CollectError, match="policy is a int"):
+    with pytest.raises(CollectError, match="policy is of type int"):
         made(Registered, 5)
     assert Registered.opened["now"] == before
