@@ -52,7 +52,7 @@ class Loader(IterableDataset[TensorDictBase]):
         world_size: number of processes; defaults as for ``rank``.
         prefetch: batches to read ahead; 0 reads in the thread that iterates.
         threads: threads that read ahead.
-        device: device to which batches are copied ahead of their use.
+        device: device to which batches are copied ahead of their use; not with the workers of a ``DataLoader``.
         block: steps per block, with ``shuffle="blocks"``.
         window: steps per window, at least a batch. By default 65,536, or as many as have 256 MB in the dataset's
             files. Of a dataset at a URL, the files' bytes of four windows are in memory.
@@ -69,7 +69,7 @@ class Loader(IterableDataset[TensorDictBase]):
     Attributes:
         epoch: number of the epoch.
         batch: number of batches of the epoch that were yielded.
-        waited: seconds that the consumer has waited for batches, in all.
+        waited: seconds that the consumer has waited for batches, in all; 0 with the workers of a ``DataLoader``.
         left_out: trajectories that are shorter than a slice.
     """
 
@@ -95,7 +95,7 @@ class Loader(IterableDataset[TensorDictBase]):
         window: int | None = None,
     ) -> None:
         self.rank, self.world_size = _place(rank, world_size)
-        length = slice_len or 1
+        length = 1 if slice_len is None else slice_len
         _check(batch_size, length, self.world_size, prefetch, threads)
         if shuffle == "blocks" and (weights is not None or replacement):
             raise OptionError("shuffle='blocks' excludes weights and replacement")
@@ -104,6 +104,8 @@ class Loader(IterableDataset[TensorDictBase]):
         transforms = [] if transform is None else Compose(transform).transforms
         around, self._transforms = split(transforms)
         sources = cast("list[LoaderSource]", list(data) if isinstance(data, list | tuple) else [data])
+        if not sources:
+            raise OptionError("data: expected at least one dataset or buffer")
         self._parts = [
             Part(source, around, slice_len, seed, replacement=replacement, shuffle=bool(shuffle)) for source in sources
         ]
@@ -125,8 +127,9 @@ class Loader(IterableDataset[TensorDictBase]):
         self._prefetch, self._threads = prefetch, threads
         self._device = None if device is None else torch.device(device)
         self.waited = 0.0
-        # Shared, because workers of a DataLoader have copies of everything else, some from before the epoch began.
-        self._position = torch.zeros(2, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        # Epoch, batch, and whether a DataLoader's workers read the epoch. Shared, because these workers have copies of
+        # everything else, some from before the epoch began.
+        self._position = torch.zeros(3, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._process = os.getpid()
         self._is_resumed = True
 
@@ -166,8 +169,12 @@ class Loader(IterableDataset[TensorDictBase]):
 
         With the workers of a ``DataLoader``, call it before every epoch: they cannot count.
         """
+        self._move_to(epoch, 0)
+
+    def _move_to(self, epoch: int, batch: int) -> None:
         self._own_position()
-        self._position[0], self._position[1] = epoch, 0
+        for place, value in enumerate((epoch, batch, 0)):
+            self._position[place] = value
         self._is_resumed = True
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
@@ -176,11 +183,21 @@ class Loader(IterableDataset[TensorDictBase]):
         Args:
             batches: number of batches of the epoch that were used; those yielded by default. A ``DataLoader`` with
                 workers reads ahead, so that only its user can count them.
+
+        Raises:
+            SamplingError: workers of a ``DataLoader`` read the epoch, and ``batches`` is not given.
         """
+        if batches is None and self._position[2]:
+            raise SamplingError(
+                "the position is unknown: workers of a DataLoader read this epoch",
+                hint="state_dict(batches=N), with the number of batches that were used",
+            )
+        return {"epoch": self.epoch, "batch": self.batch if batches is None else batches, **self._described()}
+
+    def _described(self) -> dict[str, Any]:
+        """Return what determines the batches, but for the position."""
         order = self._order
         return {
-            "epoch": self.epoch,
-            "batch": self.batch if batches is None else batches,
             "seed": order.seed,
             "elements": list(order.counts),
             "elements_per_batch": self._elements,
@@ -194,25 +211,27 @@ class Loader(IterableDataset[TensorDictBase]):
         """Make the next iteration continue from a state, also of another number of ranks or workers.
 
         Raises:
-            SamplingError: the state is of other data or of options that give other batches, such as another seed.
+            SamplingError: the state is of data of another size, or of options that give other batches.
         """
         self._renew()
-        for key, mine in self.state_dict().items():
-            if key in ("epoch", "batch"):
-                continue
+        for key, mine in self._described().items():
             # States of older versions have only these.
             found = state[key] if key in ("seed", "elements", "elements_per_batch") else state.get(key, mine)
             if found != mine:
                 raise SamplingError(f"state of {key} {found}, the loader has {mine}")
-        self._own_position()
-        self._position[0], self._position[1] = state["epoch"], state["batch"]
-        self._is_resumed = True
+        self._move_to(state["epoch"], state["batch"])
 
     def __iter__(self) -> Iterator[TensorDictBase]:
         """Yield this rank's part of every batch of the epoch that remains."""
         self._renew()
         worker = get_worker_info()
         if worker is not None:
+            if self._device is not None:
+                raise OptionError(
+                    f"device {self._device}: workers of a DataLoader give batches on the CPU",
+                    hint="give the DataLoader num_workers=0; the loader's own threads read ahead",
+                )
+            self._position[2] = 1
             # The DataLoader takes a batch of each worker in turn.
             epoch, first = self.epoch, self.batch
             numbers = range(first + worker.id, self._batches, worker.num_workers)
@@ -235,13 +254,14 @@ class Loader(IterableDataset[TensorDictBase]):
     def _own_position(self) -> None:
         """Count apart from the process that this one was forked from."""
         if self._process != os.getpid():
-            self._process, self._position = os.getpid(), self._position.clone()
+            self._process = os.getpid()
+            self._position = self._position.clone().share_memory_()
 
     def _begin(self) -> tuple[int, int]:
         self._own_position()
         if not self._is_resumed or self.batch >= self._batches:
-            self._position[0], self._position[1] = self.epoch + 1, 0
-        self._is_resumed = False
+            self._move_to(self.epoch + 1, 0)
+        self._position[2], self._is_resumed = 0, False
         return self.epoch, self.batch
 
     def _timed(self, batches: Iterator[TensorDictBase]) -> Iterator[TensorDictBase]:
@@ -345,6 +365,11 @@ class Loader(IterableDataset[TensorDictBase]):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_is_resumed": True}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if not self._position.is_shared():  # a copy, not a worker's
+            self._position.share_memory_()
+
 
 @lru_cache(maxsize=64)
 def _planned(order: EpochOrder, epoch: int, start: int, stop: int) -> Rows:
@@ -359,7 +384,10 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if rank is None and world_size is None:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             return torch.distributed.get_rank(), torch.distributed.get_world_size()
-        return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        found = {name: int(os.environ[name]) for name in ("RANK", "WORLD_SIZE") if name in os.environ}
+        if not found:
+            return 0, 1
+        rank, world_size = found.get("RANK"), found.get("WORLD_SIZE")
     if rank is None or world_size is None or not 0 <= rank < world_size:
         raise OptionError(f"rank {rank} of {world_size}: expected both, and 0 <= rank < world_size")
     return rank, world_size

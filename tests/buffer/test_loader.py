@@ -1,8 +1,10 @@
+import copy
 import itertools
 import json
 import multiprocessing
+import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -152,10 +154,38 @@ def test_workers_of_a_data_loader_give_the_same_batches(
     alone = made(case, dataset, other)
     alone.set_epoch(2)
     assert found == actions(alone)
+    with pytest.raises(SamplingError, match="the position is unknown: workers of a DataLoader read this epoch"):
+        loader.state_dict()
     state = loader.state_dict(batches=1)
     if method == "fork":
         loader.load_state_dict(state)
         assert actions(batches) == found[1:]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_workers_that_persist_follow_a_copied_loader(dataset: Dataset, copied: Callable[[Loader], Loader]) -> None:
+    loader, alone = copied(Loader(dataset, 8)), Loader(dataset, 8)
+    batches = DataLoader(
+        loader,
+        batch_size=None,
+        collate_fn=unchanged,
+        num_workers=2,
+        persistent_workers=True,
+        multiprocessing_context=multiprocessing.get_context("fork"),
+    )
+    for epoch in range(3):
+        loader.set_epoch(epoch)
+        alone.set_epoch(epoch)
+        assert actions(batches) == actions(alone)
+    loader.set_epoch(3)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (3, 0)
+
+
+def test_workers_do_not_copy_to_a_device(dataset: Dataset) -> None:
+    batches = DataLoader(Loader(dataset, 8, device="meta"), batch_size=None, collate_fn=unchanged, num_workers=1)
+    with pytest.raises(OptionError, match="workers of a DataLoader give batches on the CPU"):
+        next(iter(batches))
 
 
 def test_an_epoch_has_every_step_once_and_the_next_another_order(dataset: Dataset) -> None:
@@ -313,8 +343,16 @@ def test_ranks_of_torchrun(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) ->
     assert {len(batch) for batch in loader} == {4}
 
 
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
+def test_half_of_what_torchrun_sets_is_refused(dataset: Dataset, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "3")
+    with pytest.raises(OptionError, match="expected both, and 0 <= rank < world_size"):
+        Loader(dataset, 8)
+
+
 BAD: dict[str, tuple[dict[str, Any], type[Exception]]] = {
     "expected 1 or more": ({"batch_size": 0}, OptionError),
+    "slice_len 0: expected 1": ({"slice_len": 0}, OptionError),
     "expected a multiple of 6": ({"batch_size": 8, "slice_len": 3, "rank": 0, "world_size": 2}, OptionError),
     "0 <= rank < world_size": ({"rank": 2, "world_size": 2}, OptionError),
     "expected both": ({"rank": 0}, OptionError),
