@@ -59,6 +59,12 @@ class EpochOrder:
             )
         if empty := [number for number, count in enumerate(self.counts) if found[number] and not count]:
             raise SamplingError(f"dataset {empty[0]} has no steps to draw from: expected a weight of 0")
+        never = np.flatnonzero((found > 0) & (_quotas(self.weights, _ROUND) == 0))
+        if len(never) and not self.replacement:
+            raise OptionError(
+                f"weights {list(self.weights)}: number {never[0]} is below 1/{_ROUND:,} of their sum",
+                hint="replacement=True draws in any proportion",
+            )
 
     @property
     def total(self) -> int:
@@ -79,7 +85,7 @@ class EpochOrder:
         whole, rest = divmod(self.total, size)
         limited = not self.is_endless
         most = whole + (rest > 0 and not drop_last and limited)
-        if rest and limited and not drop_last and rest < ranks:
+        if most > whole and rest < ranks and (batches is None or batches > whole):
             raise OptionError(
                 f"the last batch has {rest} elements, fewer than the {ranks} ranks", hint="use drop_last=True"
             )

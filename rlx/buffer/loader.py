@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
+from numbers import Integral
 from typing import Any, cast
 
 import numpy as np
@@ -96,7 +97,14 @@ class Loader(IterableDataset[TensorDictBase]):
     ) -> None:
         self.rank, self.world_size = _place(rank, world_size)
         length = 1 if slice_len is None else slice_len
-        _check(batch_size, length, self.world_size, prefetch, threads)
+        _check(1, batch_size=batch_size, slice_len=length, batches=batches, threads=threads, block=block, window=window)
+        _check(0, prefetch=prefetch)
+        _check(None, seed=seed)
+        if batch_size % (length * self.world_size):
+            raise OptionError(
+                f"batch_size {batch_size}: expected a multiple of {length * self.world_size}, "
+                f"slice_len ({length}) times ranks ({self.world_size}): it counts the steps of all ranks"
+            )
         if shuffle == "blocks" and (weights is not None or replacement):
             raise OptionError("shuffle='blocks' excludes weights and replacement")
         if shuffle not in (True, False, "blocks"):
@@ -211,14 +219,17 @@ class Loader(IterableDataset[TensorDictBase]):
         """Make the next iteration continue from a state, also of another number of ranks or workers.
 
         Raises:
-            SamplingError: the state is of data of another size, or of options that give other batches.
+            SamplingError: the state is of data of another size, of options that give other batches, or incomplete.
         """
+        if missing := sorted({"epoch", "batch", "seed", "elements", "elements_per_batch"} - {*state}):
+            raise SamplingError(f"state without {', '.join(missing)}: expected that of a loader")
         self._renew()
         for key, mine in self._described().items():
-            # States of older versions have only these.
-            found = state[key] if key in ("seed", "elements", "elements_per_batch") else state.get(key, mine)
-            if found != mine:
+            # States of older versions lack some.
+            if (found := state.get(key, mine)) != mine:
                 raise SamplingError(f"state of {key} {found}, the loader has {mine}")
+        if state["epoch"] < 0 or state["batch"] < 0:
+            raise SamplingError(f"state of epoch {state['epoch']}, batch {state['batch']}: expected at least 0 of each")
         self._move_to(state["epoch"], state["batch"])
 
     def __iter__(self) -> Iterator[TensorDictBase]:
@@ -393,16 +404,11 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
     return rank, world_size
 
 
-def _check(batch_size: int, slice_len: int, world_size: int, prefetch: int, threads: int) -> None:
-    if slice_len < 1 or batch_size < 1:
-        raise OptionError(f"batch_size {batch_size}, slice_len {slice_len}: expected 1 or more")
-    if batch_size % (slice_len * world_size):
-        raise OptionError(
-            f"batch_size {batch_size}: expected a multiple of {slice_len * world_size}, "
-            f"slice_len ({slice_len}) times ranks ({world_size}): it counts the steps of all ranks"
-        )
-    if prefetch < 0 or threads < 1:
-        raise OptionError(f"prefetch {prefetch}, threads {threads}: expected at least 0 and 1")
+def _check(least: int | None, **numbers: int | None) -> None:
+    for name, value in numbers.items():
+        if value is not None and not (isinstance(value, Integral) and (least is None or value >= least)):
+            expected = "a whole number" if least is None else f"a whole number of at least {least}"
+            raise OptionError(f"{name} {value!r}: expected {expected}")
 
 
 def unchanged(batch: Any) -> Any:

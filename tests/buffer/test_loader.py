@@ -351,8 +351,13 @@ def test_half_of_what_torchrun_sets_is_refused(dataset: Dataset, monkeypatch: py
 
 
 BAD: dict[str, tuple[dict[str, Any], type[Exception]]] = {
-    "expected 1 or more": ({"batch_size": 0}, OptionError),
-    "slice_len 0: expected 1": ({"slice_len": 0}, OptionError),
+    "batch_size 0: expected a whole number of at least 1": ({"batch_size": 0}, OptionError),
+    "batch_size '8': expected a whole": ({"batch_size": "8"}, OptionError),
+    "slice_len 0: expected": ({"slice_len": 0}, OptionError),
+    "block -5: expected": ({"block": -5}, OptionError),
+    "window 0: expected": ({"window": 0}, OptionError),
+    "batches 0: expected": ({"batches": 0}, OptionError),
+    "seed 'a': expected": ({"seed": "a"}, OptionError),
     "expected a multiple of 6": ({"batch_size": 8, "slice_len": 3, "rank": 0, "world_size": 2}, OptionError),
     "0 <= rank < world_size": ({"rank": 2, "world_size": 2}, OptionError),
     "expected both": ({"rank": 0}, OptionError),
@@ -377,10 +382,23 @@ def test_bad_arguments(dataset: Dataset, message: str) -> None:
 def test_bad_sources_and_states(dataset: Dataset) -> None:
     with pytest.raises(SamplingError, match="no steps"):
         Loader(ReplayBuffer(), 1)
+    with pytest.raises(OptionError, match=r"number 1 is below 1/65,536 of their sum"):
+        Loader([dataset, dataset], 8, weights=[1.0, 1e-6])
+    assert len(Loader([dataset, dataset], 8, weights=[1.0, 1e-6], replacement=True)) == 10
     with pytest.raises(OptionError, match="belongs to the buffer"):
         Loader(ReplayBuffer(storage=dataset), 1, transform=FrameStack(2))
     with pytest.raises(SamplingError, match="state of elements_per_batch 8, the loader has 4"):
         Loader(dataset, 4).load_state_dict(Loader(dataset, 8).state_dict())
+    with pytest.raises(SamplingError, match="state without batch, elements, elements_per_batch, epoch, seed"):
+        Loader(dataset, 4).load_state_dict({})
+    with pytest.raises(SamplingError, match="epoch 0, batch -1: expected at least 0"):
+        Loader(dataset, 4).load_state_dict({**Loader(dataset, 4).state_dict(), "batch": -1})
+
+
+def test_ranks_share_whole_batches_whatever_remains(dataset: Dataset) -> None:
+    # The rest of 4 steps is less than the 36 ranks, but none asks for it.
+    loader = Loader(dataset, 36, drop_last=False, batches=1, rank=0, world_size=36)
+    assert [len(batch) for batch in loader] == [1]
 
 
 BLOCKS = {"shuffle": "blocks", "block": 4, "window": 16}

@@ -197,7 +197,7 @@ class PrioritizedSampler(SeededSampler):
         rows = np.asarray(rows, np.int64).reshape(-1)
         given = self._reduced(np.asarray(priority, np.float64), len(rows))
         if rows.size and not -1 <= rows.min() <= rows.max() < self._mins.capacity:
-            raise IndexError(f"expected rows of range({self._mins.capacity}), found {rows.min()} to {rows.max()}")
+            raise IndexError(f"rows {rows.min()} to {rows.max()}: expected 0 to {self._mins.capacity - 1}")
         if not np.isfinite(given).all() or (given < 0).any():
             raise ValueError(f"expected finite priorities of at least 0, found {given.min()} to {given.max()}")
         holds = (rows >= 0) & (self._mins.get(rows) < np.inf)

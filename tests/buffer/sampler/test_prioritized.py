@@ -185,8 +185,8 @@ def test_extremes_stay_finite() -> None:
 @pytest.mark.parametrize(
     ("rows", "priority", "error", "message"),
     [
-        ([10], [1.0], IndexError, r"rows of range\(10\), found 10 to 10"),
-        ([-2], [1.0], IndexError, r"rows of range\(10\), found -2 to -2"),
+        ([10], [1.0], IndexError, "rows 10 to 10: expected 0 to 9"),
+        ([-2], [1.0], IndexError, "rows -2 to -2: expected 0 to 9"),
         ([0], [-1.0], ValueError, "finite priorities of at least 0, found -1.0"),
         ([0], [np.nan], ValueError, "finite priorities of at least 0"),
         ([0, 1], [1.0, 2.0, 3.0], ValueError, r"2 priorities, found \(3,\)"),
