@@ -23,6 +23,7 @@ from rlx.store.stores import store_named
 from rlx.store.trajectories import Trajectories
 from rlx.store.writer import link_shard
 from tests.factories import LARGE, make_block, write_dataset
+from tests.rlu_files import write_run
 
 _opened: list[str] | None = None
 
@@ -63,12 +64,27 @@ def _read(path: Path, _: Path) -> None:
     dataset[:: len(dataset) // 4]
 
 
+def _collect(path: Path, out: Path) -> None:
+    steps = 10 * len(rlx.open(path).shard_records)
+    rlx.collect("CartPole-v1", output=out / "data-new", envs=1, steps=steps, shard_steps=10)
+
+
+def _download(path: Path, out: Path) -> None:
+    shards = range(len(rlx.open(path).shard_records))
+    write_run(out / "data-source", "Pong", 1, {shard: [3] for shard in shards})
+    rlx.download("Pong/1", source=out / "data-source", output=out / "data-new", jobs=1)
+
+
 VERBS: dict[str, Callable[[Path, Path], object]] = {
     "open and read": _read,
     "inspect": lambda path, _: rlx.inspect(path),
     "verify": lambda path, _: rlx.verify(path),
     "merge": lambda path, out: rlx.merge([path, path.with_name("data-other")], out / "data", jobs=1),
     "split": lambda path, out: rlx.split(path, [0.5, 0.5], by="shard", output=[out / "data-1", out / "data-2"], jobs=1),
+    "preprocess": lambda path, out: rlx.preprocess(path, out / "data-new", transform="clip_reward", num_workers=1),
+    "push": lambda path, out: rlx.push(path, out / "data-new", jobs=1),
+    "collect": _collect,
+    "download": _download,
 }
 
 
