@@ -144,6 +144,8 @@ def sample(
         check_number(name, number, 1)
     for name, length in (("slice_len", slice_len), ("num_slices", num_slices)):
         check_number(name, length, 1)
+        if length is not None and batch_size % length:
+            raise OptionError(f"`batch_size` {batch_size}: expected a multiple of `{name}` ({length})")
     check_number("gamma", gamma, 0, 1)
     check_number("seed", seed, 0)
     check_exclusive(("slice_len", slice_len), ("num_slices", num_slices))

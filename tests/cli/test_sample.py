@@ -133,8 +133,8 @@ def test_short_trajectories(cli: Cli, pong: Path, tmp_path: Path) -> None:
 
 
 BAD = {
-    ("--batch-size", "100", "--slice-len", "64"): (1, "100"),
-    ("--batch-size", "100", "--num-slices", "3"): (1, "100"),
+    ("--batch-size", "100", "--slice-len", "64"): (2, "--batch-size 100: expected a multiple of --slice-len"),
+    ("--batch-size", "100", "--num-slices", "3"): (2, "a multiple of --num-slices (3)"),
     ("--slice-len", "4", "--num-slices", "2"): (2, "mutually exclusive"),
     ("--batch-size", "0"): (2, "batch-size"),
     ("--gamma", "0.9"): (2, "--gamma requires --n-step"),
