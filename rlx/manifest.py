@@ -421,4 +421,9 @@ def _absent(dataset: Path) -> RlxError:
             f"{dataset} has no {FILE_NAME} yet: it is still being written, or its writing was interrupted",
             hint="run the interrupted command again to resume",
         )
+    if dataset.is_file():
+        return DatasetNotFoundError(
+            f"no dataset at {dataset}: it is a file, and a dataset is a directory",
+            hint=command("rlx", "convert", dataset, "DATASET"),
+        )
     return DatasetNotFoundError(f"no dataset at {dataset}: expected {FILE_NAME} in it", hint="rlx list --local")

@@ -96,7 +96,7 @@ def check_choice(option: str, value: str | None, choices: Any) -> None:
 
 def check_source_format(format: str | None) -> None:
     """Raise OptionError if rlx cannot read a format of this name; its reader checks the options."""
-    check_choice("from_", None if format is None else format.partition(":")[0], SourceFormat)
+    check_choice("from_", format.partition(":")[0] if isinstance(format, str) else format, SourceFormat)
 
 
 def check_number(option: str, value: float | None, minimum: float, maximum: float | None = None) -> None:
@@ -132,7 +132,10 @@ def chosen_codec(codec: str | Codec | None) -> Codec | None:
 
     Raises:
         CodecError: the name or a setting is unknown, or a value is out of range.
+        OptionError: it is neither a text nor a codec.
     """
+    if codec is not None and not isinstance(codec, str | Codec):
+        raise OptionError(f"`codec` {codec!r}: expected a text such as zstd:level=19")
     return Codec.parse(codec) if isinstance(codec, str) else codec
 
 

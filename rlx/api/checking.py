@@ -12,7 +12,7 @@ from rlx.pipeline.diff import Comparison, compare
 from rlx.pipeline.doctor import Checkup
 from rlx.pipeline.doctor import doctor as examine
 from rlx.pipeline.doctor import fix as write_fixed
-from rlx.progress import Progress, Silent
+from rlx.progress import Progress, receiver
 from rlx.store.dataset import Dataset
 from rlx.store.repair import Repair
 from rlx.store.repair import repair as repair_dataset
@@ -157,4 +157,4 @@ def diff(a: StrPath, b: StrPath, *, progress: Progress | None = None) -> Compari
         >>> [difference.name for difference in rlx.diff("cartpole", "copy").differences]
         ['codec', 'command']
     """
-    return compare(Dataset(a), Dataset(b), progress=progress or Silent())
+    return compare(Dataset(a), Dataset(b), progress=receiver(progress))

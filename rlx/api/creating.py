@@ -26,7 +26,7 @@ from rlx.api.arguments import (
 from rlx.errors import OptionError
 from rlx.home import home
 from rlx.pipeline.report import Report
-from rlx.progress import Progress, Silent
+from rlx.progress import Progress, receiver
 from rlx.store.codec import Codec
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def collect(
     if steps is None and episodes is None:
         steps = _DEFAULT_STEPS
     chosen: dict[str, object] = {"steps": steps, "episodes": episodes, "envs": envs}
-    if workers > 1:
+    if workers != 1:
         chosen |= {"workers": workers, "async": None if sync else True}
     chosen |= {
         "policy": policy,
@@ -165,7 +165,7 @@ def collect(
         is_sync=sync,
         step_timeout=step_timeout,
     )
-    return collect_steps(collection, path, options, progress or Silent())
+    return collect_steps(collection, path, options, receiver(progress))
 
 
 def destination(env: EnvSource, output: StrPath | None) -> Path:
@@ -183,6 +183,8 @@ def destination(env: EnvSource, output: StrPath | None) -> Path:
 
 def _keys(keys: str | Sequence[str] | None) -> list[str]:
     """Return the keys of a sequence, or of a comma-separated text."""
+    if not isinstance(keys, str | Iterable | None):
+        raise OptionError(f"keys {keys!r}: expected a list of texts")
     return [key for key in (keys.split(",") if isinstance(keys, str) else keys or ()) if key]
 
 
@@ -274,7 +276,7 @@ def convert(
         raise OptionError(f"`capacity` requires `to` dopamine, found `to` {to}")
     check_choice("engine", engine, Engine)
     check_number("jobs", jobs, 1)
-    progress = progress or Silent()
+    progress = receiver(progress)
     files = fetched(source if isinstance(source, str) else Path(source), progress)
     if to in get_args(ExportFormat):
         for name, given in (

@@ -20,7 +20,7 @@ from rlx.home import locate
 from rlx.pipeline import split as pipeline
 from rlx.pipeline.merge import merge as merge_datasets
 from rlx.pipeline.report import Report
-from rlx.progress import Progress, Silent
+from rlx.progress import Progress, receiver
 from rlx.store.codec import Codec
 
 
@@ -79,7 +79,7 @@ def merge(
         Path(output),
         options,
         encode=to is not None or codec is not None,
-        progress=progress or Silent(),
+        progress=receiver(progress),
     )
 
 
@@ -129,6 +129,7 @@ def split(
     check_choice("by", by, SplitUnit)
     fractions = numbers("fractions", fractions, float, "[0.9, 0.1]")
     check_number("part", part, 1, len(fractions))
+    check_number("seed", seed, 0)
     options = write_options(
         jobs=jobs,
         overwrite=overwrite,
@@ -148,7 +149,7 @@ def split(
         pipeline.Division(fractions, pipeline.By(by), seed),
         options,
         part=None if part is None else part - 1,
-        progress=progress or Silent(),
+        progress=receiver(progress),
     )
 
 

@@ -21,7 +21,7 @@ from rlx.home import locate
 from rlx.pipeline.preprocess import Preview, Recipe, preview
 from rlx.pipeline.preprocess import preprocess as preprocess_dataset
 from rlx.pipeline.report import Report
-from rlx.progress import Progress, Silent
+from rlx.progress import Progress, receiver
 from rlx.store.codec import Codec
 from rlx.transform.code import Code
 from rlx.transform.functions import CHUNK_STEPS, Function, Per
@@ -161,7 +161,7 @@ def preprocess(
     )
     if dry_run or destination is None:
         return preview(locate(source), recipe, options)
-    return preprocess_dataset(locate(source), Path(destination), recipe, options, progress=progress or Silent())
+    return preprocess_dataset(locate(source), Path(destination), recipe, options, progress=receiver(progress))
 
 
 def listed(transform: Transforms | None) -> list[AnyTransform]:

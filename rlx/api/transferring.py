@@ -35,7 +35,7 @@ from rlx.pipeline.push import push as push_dataset
 from rlx.pipeline.report import Report
 from rlx.pipeline.sources import SourceStatus, configured_bases, probe
 from rlx.pipeline.transfers import JOBS, TransferPlan, TransferReport
-from rlx.progress import Progress, Silent
+from rlx.progress import Progress, receiver
 from rlx.store.codec import Codec
 
 _PROBED_GAME = "Pong"
@@ -184,6 +184,8 @@ def download(
     if not isinstance(run, str):
         raise OptionError(f"run {run!r}: expected a text such as Pong/5", hint="call download once for each run")
     check_choice("layout", layout, Layout)
+    if not isinstance(source, str | os.PathLike | None):
+        raise OptionError(f"`source` {source!r}: expected a URL or a directory")
     base = None if source is None else os.fspath(source)
     chosen = {
         "source": base,
@@ -212,11 +214,11 @@ def download(
         place = None if output is None else Path(output)
         if dry_run:
             return DownloadPlan(plan_hosted(other, place))
-        return download_hosted(other, place, options, progress=progress or Silent())
+        return download_hosted(other, place, options, progress=receiver(progress))
     destination = home() / run if output is None else Path(output)
     if dry_run:
         return DownloadPlan(plan_download(run, destination, options, source=base, layout=layout))
-    progress = progress or Silent()
+    progress = receiver(progress)
     return download_run(run, destination, options, source=base, layout=layout, progress=progress)
 
 
@@ -309,7 +311,7 @@ def push(
         license=license,
         citation=None if cite is None else _bibtex(Path(cite)),
         version=version,
-        progress=progress or Silent(),
+        progress=receiver(progress),
     )
 
 
@@ -387,7 +389,7 @@ def pull(
     url, path = os.fspath(url), None if output is None else Path(output)
     if dry_run:
         return plan_pull(url, path, overwrite=overwrite)
-    return pull_dataset(url, path, jobs=jobs or JOBS, overwrite=overwrite, progress=progress or Silent())
+    return pull_dataset(url, path, jobs=jobs or JOBS, overwrite=overwrite, progress=receiver(progress))
 
 
 def here_and_there(

@@ -10,7 +10,7 @@ from typing import TypedDict, Unpack, overload
 from rlx.api.arguments import StrPath, check_number
 from rlx.closing import Closing
 from rlx.errors import OptionError
-from rlx.progress import Progress, Silent
+from rlx.progress import Progress, receiver
 from rlx.store.dataset import Dataset
 from rlx.viewer.files import DEFAULT_FPS, ViewFile, write_comparison, write_view
 from rlx.viewer.server import HOST, ViewServer
@@ -133,7 +133,7 @@ def view(
     if output is not None and beside is not None:
         return write_comparison((opened, beside), Path(output))
     if output is not None:
-        return write_view(opened, Path(output), episode=episode, fps=fps or DEFAULT_FPS, progress=progress or Silent())
+        return write_view(opened, Path(output), episode=episode, fps=fps or DEFAULT_FPS, progress=receiver(progress))
     try:
         server = ViewServer(opened, *([] if beside is None else [beside]), port=port, first=episode)
     except OSError as exc:

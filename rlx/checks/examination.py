@@ -9,7 +9,7 @@ from rlx.checks.check import Check, Finding, Severity, windows
 from rlx.checks.episodes import Clocks, Duplicates, Flags, Joins, Lengths
 from rlx.checks.rewards import ClippedRewards, FirstRewards, RewardLag
 from rlx.checks.values import Constant, NotFinite, OutsideSpace, Pictures
-from rlx.progress import Progress, Silent
+from rlx.progress import Progress, receiver
 from rlx.schema import Schema
 
 _ORDER = {severity: number for number, severity in enumerate(Severity)}
@@ -59,7 +59,7 @@ def examine(
         >>> found.findings[0].what, str(found.findings[0].places[0])
         ('observation is NaN or infinite', 'trajectory 0 step 2')
     """
-    progress = progress or Silent()
+    progress = receiver(progress)
     checks: list[Check] = [
         Flags(),
         Clocks(schema),

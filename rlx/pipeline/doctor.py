@@ -19,7 +19,7 @@ from rlx.formats.common.source import Source
 from rlx.pipeline.convert import StoredDataset, open_source
 from rlx.pipeline.merge import Assembly, assemble, kept_parts
 from rlx.pipeline.options import Options
-from rlx.progress import Progress, Silent
+from rlx.progress import Progress, receiver
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
 from rlx.wording import without_secrets
@@ -123,7 +123,7 @@ def doctor(
 
     Arguments and errors are those of ``rlx.doctor``.
     """
-    progress = progress or Silent()
+    progress = receiver(progress)
     problems: list[Finding] = []
     others = {
         digest: without_secrets(other) for other in against for digest in _digests(other, source_format, problems)
@@ -165,7 +165,7 @@ def fix(path: str, checkup: Checkup, destination: Path, options: Options, progre
     recipe = {"doctor": {check: count for check, count in dropped.items() if count}}
     assembly = Assembly(whole.id, whole.schema, whole.inherited_notes, kept_parts(dataset, keeps))
     options = replace(options, store=whole.store, codec=Codec.from_json(whole.codec))
-    report = assemble(assembly, [dataset], destination, options, progress or Silent(), recipe)
+    report = assemble(assembly, [dataset], destination, options, receiver(progress), recipe)
     return Fixed(destination, report.trajectories, left_out=int((~keeps).sum()))
 
 

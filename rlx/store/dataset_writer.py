@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlx import manifest
-from rlx.errors import DatasetError, DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError
+from rlx.errors import DatasetError, DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError, OptionError
 from rlx.files import lock
 from rlx.files.atomic import sync, sync_tree
 from rlx.files.disk import check_case, disk_errors, is_there
@@ -40,6 +40,8 @@ from rlx.store.writer import ShardFormat
 logger = logging.getLogger(__name__)
 # Raw files of the source, while they are downloaded and converted.
 SOURCE_FILES = "source"
+# Suffixes of files that rlx writes in other projects' formats.
+_FILES = {".npz": "npz", ".parquet": "parquet", ".h5": "d4rl", ".hdf5": "d4rl"}
 # Share of a core that may go to writing the manifest, which grows with every shard.
 LISTING_SHARE = 0.1
 # A shard is listed at once as long as this takes no longer: a manifest of some hundred shards.
@@ -156,6 +158,7 @@ def claimed(path: Path, *, overwrite: bool = False) -> Iterator[Claim]:
             was listed of the new one stays below ``.new`` until the next overwriting.
     """
     check_no_url(path)
+    _refuse_file_name(path)
     _refuse_foreign(path)
     with disk_errors(path), lock.writing(path):
         settle(path)
@@ -232,6 +235,15 @@ def _check(path: Path, described: Manifest) -> None:
     except ValueError as exc:
         raise DatasetError(f"{exc}: a dataset cannot have this name", hint="rename the source") from exc
     check_case(described.schema, path / lock.FILE_NAME)
+
+
+def _refuse_file_name(path: Path) -> None:
+    """Raise OptionError for a new dataset with the name of a file, by which the user asks for another format."""
+    if (written := _FILES.get(path.suffix.lower())) is not None and not is_there(path):
+        raise OptionError(
+            f"{path} is the name of a file, and a dataset is a directory",
+            hint=f"rlx convert DATASET {path.name} --to {written}",
+        )
 
 
 def _refuse_foreign(path: Path) -> None:

@@ -16,7 +16,7 @@ from rlx.errors import CorruptDatasetError, FileAccessError
 from rlx.files.atomic import PARTIAL
 from rlx.files.remote_files import AnyPath, each_below, local
 from rlx.manifest import FileRecord, Manifest, ShardRecord
-from rlx.progress import Progress, Silent
+from rlx.progress import Progress, receiver
 from rlx.schema import Field, Role, Schema
 from rlx.store.layout import NEW, SHARDS, SWEPT, find_dataset, shard_directory, small_copies
 from rlx.store.statistics import WHOLE, table_statistics
@@ -96,7 +96,7 @@ def verify(path: str | Path, *, progress: Progress | None = None) -> Verificatio
     Args:
         path: the dataset's directory, its id, or a URL.
     """
-    progress = progress or Silent()
+    progress = receiver(progress)
     try:
         dataset, listed = find_dataset(path)
         store = store_named(listed.store)

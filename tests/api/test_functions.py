@@ -410,6 +410,10 @@ def test_merge(tmp_path: Path, cli: Cli) -> None:
             "`num_workers` '2': expected a whole",
         ),
         (lambda: untyped.sample("a", batch_size=1e2), "`batch_size` 100.0: expected a whole number"),
+        (
+            lambda: rlx.sample("a", batch_size=64, slice_len=7),
+            "64: expected a multiple of `slice_len` .7",
+        ),
         (lambda: untyped.sample("a", n_step=2, gamma="1"), "`gamma` '1': expected a number"),
         (lambda: untyped.convert("a", "new", shards="a-b"), "`shards` 'a-b': expected numbers such as .0, 1."),
         (lambda: untyped.convert("a", "new", shards=3), "`shards` 3: expected numbers such as .0, 1."),
@@ -417,6 +421,14 @@ def test_merge(tmp_path: Path, cli: Cli) -> None:
         (lambda: untyped.split("a", [None]), "`fractions` .None.: expected numbers"),
         (lambda: untyped.split("a", [], output="new"), "fractions none: expected numbers"),
         (lambda: untyped.download(["Pong/5"]), "run .'Pong/5'.: expected a text such as Pong/5"),
+        (lambda: untyped.download("Pong/5", source=["b"]), "`source` .'b'.: expected a URL or a directory"),
+        (lambda: untyped.convert("a", "new", codec=6), "`codec` 6: expected a text such as zstd:level=19"),
+        (lambda: untyped.convert("a", "new", progress=True), "`progress` True: expected an object with the methods"),
+        (lambda: untyped.convert("a", "new", from_=object()), "`from_` <object .*> is unknown: expected rlx"),
+        (lambda: untyped.split("a", [0.5], seed="1"), "`seed` '1': expected a whole number"),
+        (lambda: untyped.collect("CartPole-v1", output="new", drop=5), "keys 5: expected a list of texts"),
+        (lambda: untyped.collect("CartPole-v1", output="new.h5", steps=9), "new.h5 is the name of a file"),
+        (lambda: untyped.convert("a", "new.npz"), "new.npz is the name of a file, and a dataset is a directory"),
     ],
 )
 def test_wrong_lists_and_numbers_are_named(
@@ -433,6 +445,23 @@ def test_wrong_lists_and_numbers_are_named(
         assert raised.value.hint == "`fn` takes a function"
     with pytest.raises(TransformError, match="expression 3: expected a text"):
         untyped.open("a").filter(3)
+
+
+@pytest.mark.parametrize("wrong", [{"workers": "2"}, {"step_timeout": "2"}, {"step_timeout": 0}], ids=str)
+def test_wrong_numbers_of_a_collection_are_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(CollectError, match=f"{next(iter(wrong)).replace('_', ' ')} .*: expected"):
+        rlx.collect("CartPole-v1", steps=10, output=tmp_path / "new", **wrong)
+
+
+def test_a_file_that_is_no_dataset_is_converted(tmp_path: Path) -> None:
+    rlx.convert(made(tmp_path / "a"), tmp_path / "a.npz", to="npz")
+    with pytest.raises(DatasetNotFoundError, match="npz: it is a file, and a dataset is a directory") as raised:
+        rlx.open(tmp_path / "a.npz")
+    assert raised.value.hint == f"rlx convert {tmp_path / 'a.npz'} DATASET"
+    with pytest.raises(OptionError, match="name of a file") as named:
+        rlx.convert(tmp_path / "a", tmp_path / "b.hdf5")
+    assert named.value.hint == "rlx convert DATASET b.hdf5 --to d4rl"
+    assert not (tmp_path / "b.hdf5").exists()
 
 
 def test_lists_of_any_kind(tmp_path: Path) -> None:

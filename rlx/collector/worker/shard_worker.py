@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 
 import numpy as np
@@ -151,8 +151,8 @@ class Collection:
         for name, number, most in (("envs", self.num_envs, _MAX_ENVS), ("workers", self.workers, _MAX_WORKERS)):
             if number > most:
                 raise CollectError(f"{name} {number}: expected at most {most}")
-        if self.step_timeout is not None and self.step_timeout <= 0:
-            raise CollectError(f"step timeout {self.step_timeout:g}: expected more than 0 seconds")
+        if self.step_timeout is not None and not (isinstance(self.step_timeout, Real) and self.step_timeout > 0):
+            raise CollectError(f"step timeout {self.step_timeout!r}: expected more than 0 seconds")
         if self.reward not in (None, *REWARDS):
             raise CollectError(f"rewards of dtype {self.reward!r}: expected {' or '.join(REWARDS)}")
 
