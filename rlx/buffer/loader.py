@@ -1,5 +1,6 @@
 """Batches for training: the same global batches for any number of ranks and workers."""
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ from rlx.buffer.transform.compose import Compose, Transform, split
 from rlx.errors import OptionError, SamplingError
 from rlx.fork import ThisProcessOnly
 from rlx.store.ted import PlannedBatches
+
+logger = logging.getLogger(__name__)
 
 
 class Loader(IterableDataset[TensorDictBase]):
@@ -175,7 +178,8 @@ class Loader(IterableDataset[TensorDictBase]):
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration this epoch, from its start; without it, each iteration is the next epoch.
 
-        With the workers of a ``DataLoader``, call it before every epoch: they cannot count.
+        With the workers of a ``DataLoader``, call it before every epoch: they cannot count, and log a warning when they
+        read an epoch again.
         """
         self._move_to(epoch, 0)
 
@@ -242,7 +246,10 @@ class Loader(IterableDataset[TensorDictBase]):
                     f"device {self._device}: workers of a DataLoader give batches on the CPU",
                     hint="give the DataLoader num_workers=0; the loader's own threads read ahead",
                 )
-            self._position[2] = 1
+            if worker.id == 0:  # whose batch is the first
+                if self._position[2] and (self._order.shuffle or self._order.replacement):
+                    logger.warning("epoch %d is read again, in the same order: call set_epoch before each", self.epoch)
+                self._position[2] = 1
             # The DataLoader takes a batch of each worker in turn.
             epoch, first = self.epoch, self.batch
             numbers = range(first + worker.id, self._batches, worker.num_workers)

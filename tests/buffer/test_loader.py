@@ -1,6 +1,7 @@
 import copy
 import itertools
 import json
+import logging
 import multiprocessing
 import pickle
 import threading
@@ -180,6 +181,30 @@ def test_workers_that_persist_follow_a_copied_loader(dataset: Dataset, copied: C
         assert actions(batches) == actions(alone)
     loader.set_epoch(3)
     assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (3, 0)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_workers_that_read_an_epoch_again_say_so(dataset: Dataset, persistent: bool, tmp_path: Path) -> None:
+    log = tmp_path / "log"  # which forked workers write, too
+    logging.getLogger("rlx").addHandler(handler := logging.FileHandler(log))
+    loader = Loader(dataset, 8)
+    batches = DataLoader(
+        loader,
+        batch_size=None,
+        collate_fn=unchanged,
+        num_workers=2,
+        persistent_workers=persistent,
+        multiprocessing_context=multiprocessing.get_context("fork"),
+    )
+    first = actions(batches)
+    loader.set_epoch(1)
+    assert actions(batches) != first
+    assert log.read_text() == ""
+    actions(batches)
+    assert log.read_text() == "epoch 1 is read again, in the same order: call set_epoch before each\n"
+    logging.getLogger("rlx").removeHandler(handler)
+    handler.close()
 
 
 def test_workers_do_not_copy_to_a_device(dataset: Dataset) -> None:
