@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 CONNECT_S = 10.0
-STALL_S = 60.0  # a server that sends nothing for so long has failed
-# Any of these, and obstore is left to find the credentials that it is about.
+STALL_S = 60.0  # a server that sends nothing for this long has failed
+# If any of these is set, obstore looks for credentials itself.
 _CREDENTIALS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "s3": (
@@ -90,7 +90,7 @@ def _has_gcloud_login() -> bool:
 
 
 def endpoint(scheme: str) -> str | None:
-    """Return URL of the server, where it is another than the cloud's own."""
+    """Return the server's URL; None for the cloud's own."""
     return next((found for name in _ENDPOINTS[scheme] if (found := os.environ.get(name))), None)
 
 
@@ -105,7 +105,7 @@ def store_for(url: str, policy: RetryPolicy) -> ObjectStore:
         "timeout": timedelta(hours=24),
         "read_timeout": timedelta(seconds=STALL_S),
         "connect_timeout": timedelta(seconds=CONNECT_S),
-        # Nor are redirects from https to http followed then.
+        # False also refuses redirects from https to http.
         "allow_http": not (url if scheme in ("http", "https") else endpoint(scheme) or "https:").startswith("https:"),
     }
     retry: RetryConfig = {
@@ -120,22 +120,22 @@ def store_for(url: str, policy: RetryPolicy) -> ObjectStore:
             config["base_url" if scheme == "gs" else "endpoint"] = found
         kind: Any = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
         opened: ObjectStore = kind.from_url(url, config=config, client_options=client, retry_config=retry)
-    except (BaseError, ValueError) as exc:  # obstore's own, or of what checks the URL before
+    except (BaseError, ValueError) as exc:  # from obstore, or from its check of the URL
         problem = next(iter(str(exc).splitlines()), type(exc).__name__)
         hint = "set AZURE_STORAGE_ACCOUNT_NAME" if "Account must be specified" in problem else None
         raise SourceError(f"{url}: {problem}", hint=hint) from harmless(exc)
     return opened
 
 
-# Bytes of every transfer that a killed process loses at most, roughly.
+# A killed process loses about this many bytes of each transfer.
 _PIECE_BYTES = 1 << 16
 # S3 takes 10,000 parts at most, of 5 MiB at least but for the last.
 _PART_BYTES = 8 << 20
 _MAX_PARTS = 9_000
 _PARTS_AT_ONCE = 4
-# Azure wants a name that is one in C#: no hyphen.
+# Azure requires C# identifiers: no hyphen.
 _CRC32C = "rlxcrc32c"
-# In what obstore says: the request; how long it took, after how many retries; and the server's word for it.
+# Parts of obstore's messages: the request; its duration and retries; the server's error code.
 _REQUEST = re.compile(r"^(Generic \w+ error: )+(Error performing \w+ \S+(?= in ))?")
 _TIMES = re.compile(r" in [\d.]+\S*?s(, after \d+ retries)?(?:, max_retries: .*?)? +- ")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -154,7 +154,7 @@ class Bucket(WritableLocation):
 
     Args:
         url: ``s3://bucket/prefix``, ``gs://``, ``az://container/prefix``, ``http://`` or ``https://``.
-        retry: how failures are met; what fails before the first byte of an answer is tried again by obstore.
+        retry: policy for failures; obstore itself retries those before the first byte of an answer.
     """
 
     def __init__(self, url: str, *, retry: RetryPolicy | None = None) -> None:

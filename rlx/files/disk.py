@@ -45,7 +45,7 @@ _HINTS: Mapping[int, str] = MappingProxyType(
 
 
 def file_error(exc: OSError, path: str | os.PathLike[str] | None = None) -> RlxError:
-    """Return the error of this project that an error of the operating system is.
+    """Translate an error of the operating system into one of rlx.
 
     Args:
         path: the path, if the error does not name it.
@@ -69,7 +69,7 @@ def file_error(exc: OSError, path: str | os.PathLike[str] | None = None) -> RlxE
 
 
 def at_once(path: str, flags: int) -> int:
-    """Open without waiting: a pipe in the place of a file has 0 bytes."""
+    """Open without waiting, even for the writer of a pipe."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -120,9 +120,9 @@ def check_room(destination: Path, needed: int, *, remedy: str = "choose another 
     """Raise DiskFullError unless the destination's disk has ``needed`` bytes free.
 
     Args:
-        destination: a directory, existing or to be.
+        destination: a directory, which need not exist.
         needed: an estimate in bytes.
-        remedy: what helps but to free some space.
+        remedy: alternative to freeing some space, for the hint.
     """
     existing = next(parent for parent in (destination.absolute(), *destination.absolute().parents) if parent.exists())
     free = shutil.disk_usage(existing).free
@@ -181,7 +181,7 @@ def read_object(path: Path, max_bytes: int = _MAX_BYTES) -> Mapping[str, Any]:
 
 
 def parse_object(text: str | bytes, place: object) -> Mapping[str, Any]:
-    """Return the object that JSON has; raises CorruptShardError, which names the place, if it is not JSON or no object.
+    """Return the object that JSON has; raises CorruptShardError, which names the place, if it is no JSON object.
 
     Example:
         >>> parse_object('{"fps": 50}', "info.json")

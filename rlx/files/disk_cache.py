@@ -25,8 +25,8 @@ from rlx.files.disk import file_error
 
 logger = logging.getLogger(__name__)
 
-# Frames take 100 to 200 bytes and steps a few, so that a random one brings many that nobody wants: small pages waste
-# little, and where neighbours are wanted they are fetched together anyhow.
+# Frames take 100 to 200 bytes and other fields a few, so a page for one random step holds many unwanted ones: small
+# pages waste little, and neighbours that are wanted are fetched together anyway.
 PAGE_BYTES = 1 << 14
 KEY_BYTES = 16
 FILE_NAME = "pages"

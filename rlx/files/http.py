@@ -24,7 +24,7 @@ from rlx.wording import harmless, without_secrets
 _CHUNK_BYTES = 1 << 18
 _CLOSED_BUCKET = "atari-replay-datasets"
 _HASH = re.compile(r"\b(crc32c=[A-Za-z0-9+/]{6}==|md5=[A-Za-z0-9+/]{22}==)")
-# No file is longer than 18 digits say, and Python refuses to read numbers of thousands.
+# Lengths have at most 18 digits; Python refuses to parse numbers of thousands of digits.
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
 
@@ -75,7 +75,7 @@ class HttpFiles(Location):
             yield Content(stat, start, self._received(response, name), lambda: _shut(response))
 
     def _session(self) -> AbstractContextManager[requests.Session]:
-        # A session a file: threads may not be able to share one, and a handshake a file is nothing.
+        # One per file: threads may not share a session, and a handshake per file costs little.
         return HttpSession()
 
     def _headers(self) -> Mapping[str, str]:
@@ -212,7 +212,7 @@ class HttpSession(requests.Session):
             self.mount(scheme, _ClosingAdapter())
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:
-        """Return where an answer leads to."""
+        """Return the target of a redirect."""
         target = super().get_redirect_target(resp)
         scheme = urlsplit(urljoin(resp.url, target)).scheme if target else "https"
         if resp.url.startswith("https:") and scheme != "https":

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 def _dropped(snapshot: Path) -> list[Path]:
-    """Drop the files of a snapshot whose bytes are not those of git LFS, from the cache too; return their paths."""
+    """Delete the files of a snapshot that differ from their git LFS checksum, from the cache too; return them."""
     files = [path for path in (snapshot, *snapshot.rglob("*")) if path.is_symlink() and path.is_file()]
     with ThreadPoolExecutor(_CONCURRENT) as pool:
         differing = [path for path, differs in zip(files, pool.map(_differs, files), strict=True) if differs]
@@ -63,7 +63,7 @@ class _SentBytes:
         self._reached = 0
 
     def reach(self, place: int) -> None:
-        """Count the bytes up to a place."""
+        """Count the bytes up to an offset."""
         if place > self._reached:
             self.file.sent(place - self._reached)
             self._reached = place
@@ -230,7 +230,7 @@ class Hub(WritableLocation):
             SourceNotFoundError: the dataset or revision does not exist.
             ForbiddenError: it is private, or gated.
             DownloadError: the hub keeps failing.
-            CorruptShardError: a file is not what git LFS says, also when it is fetched again.
+            CorruptShardError: a file differs from its checksum in git LFS, even after a second fetch.
         """
         from huggingface_hub import snapshot_download  # noqa: PLC0415
 
@@ -315,7 +315,7 @@ class Hub(WritableLocation):
         from huggingface_hub import CommitOperationAdd  # noqa: PLC0415
 
         class Addition(CommitOperationAdd):
-            """A file that says what is read of it while it is sent."""
+            """An upload that counts its bytes as they are read."""
 
             @contextmanager
             def as_file(self, with_tqdm: bool = False) -> "Iterator[BinaryIO]":  # noqa: ARG002
@@ -432,7 +432,7 @@ class Hub(WritableLocation):
         return tags.get(version)
 
     def tag(self, version: str) -> None:
-        """Tag the commit that was written last, or the newest."""
+        """Tag the commit that was read or written last, or the newest."""
         commit = self._commit or self._head()
         self._ask(lambda api: api.create_tag(self.address.repo, tag=version, revision=commit, repo_type="dataset"))
 

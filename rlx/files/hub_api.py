@@ -136,7 +136,7 @@ def _raise_if_passing(response: Any) -> None:
 
 
 def _is_ours(request: Any) -> bool:
-    """Return whether a request is of rlx, and not of others in this process; its storage gets no header."""
+    """Return whether rlx sent a request; those to the hub's storage carry no User-Agent of huggingface_hub."""
     agent = request.headers.get("User-Agent", "")
     return _quiet.is_inside and (agent.startswith("rlx/") or "hf_hub/" not in agent)
 
@@ -219,7 +219,7 @@ class _Quiet:
 
     @property
     def is_inside(self) -> bool:
-        """Whether any thread asks."""
+        """Whether any thread is in the context."""
         return self._inside > 0
 
     def __enter__(self) -> None:

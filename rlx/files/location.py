@@ -24,7 +24,7 @@ FORKED = (
 
 
 class ChangedError(TransientError):
-    """A file is not the one whose beginning has been read, so its transfer has to start again."""
+    """A file has changed since its beginning was read, so its transfer has to start again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Location(ABC):
         """Return a whole small file.
 
         Raises:
-            SourceError: it is larger than that.
+            SourceError: it is larger than ``max_bytes``.
         """
 
         def attempt() -> tuple[bytes, FileStat]:
@@ -277,7 +277,7 @@ class Upload:
     """A local file on its way to a location.
 
     Args:
-        pieces: reads it; raises if the bytes are not those.
+        pieces: reads it; raises if its bytes have changed.
         crc32c: of its bytes, eight hex digits.
         sent: receives the number of bytes that were sent, each counted once.
     """
@@ -300,7 +300,7 @@ class WritableLocation(Location):
     """A location whose files can be listed and written, unless it is read-only.
 
     Attributes:
-        is_read_only: True for a web server, of which every method below raises SourceError.
+        is_read_only: True for a web server.
         is_atomic: True if nothing that was put or deleted is visible until ``replace``, which shows all at once.
         max_batch: files that ``put_all`` should get at once.
     """
@@ -361,7 +361,7 @@ class WritableLocation(Location):
 
     @abstractmethod
     def list(self, below: str) -> Iterator[FileStat]:
-        """Yield the files in a directory and in those below it; their checksums are not known."""
+        """Yield the files in a directory and in those below it; their checksums may be unknown."""
 
     @abstractmethod
     def put(self, name: str, pieces: Iterable[bytes], *, bytes: int, crc32c: str) -> None:

@@ -27,7 +27,7 @@ _ELSEWHERE = "choose another directory"
 
 @contextmanager
 def writing(dataset: Path) -> Iterator[None]:
-    """Hold the right to write a dataset, whose directory is created if needed."""
+    """Lock a dataset for writing; its directory is created if needed."""
     is_new = not dataset.exists()
     with held(dataset / FILE_NAME, dataset):
         try:
@@ -40,7 +40,7 @@ def writing(dataset: Path) -> Iterator[None]:
 
 
 def check_seen(dataset: Path) -> None:
-    """Check that this machine sees a dataset that a process, perhaps of another machine, is writing.
+    """Raise EngineError unless this machine sees a dataset that a process, perhaps on another machine, is writing.
 
     Otherwise a worker would write into a directory of the same name that no other machine sees.
     """
@@ -106,7 +106,7 @@ def _open(path: Path, target: Path) -> TextIO | None:
         return None
     except OSError as exc:
         if isinstance(exc, FileExistsError) and (path.parent.is_dir() or not os.path.lexists(path.parent)):
-            return None  # it was there for mkdir, and deleted before mkdir looked what it is
+            return None  # deleted while mkdir examined it
         if exc.errno in FULL:
             raise
         raise DatasetError(f"{target} cannot be written: {exc.strerror}", hint=_ELSEWHERE) from exc

@@ -20,9 +20,9 @@ _CHECKSUMS = ("crc32c", "md5", "sha256")
 class Mirrors:
     """Several locations of the same files, tried in order.
 
-    A location is passed over for a file that it lacks, refuses, or has in another version than the others. Which
-    version is right is what the first location says that states a checksum; ``trusted`` ones are asked before the
-    others. A location that stops answering is tried last from then on.
+    A location is passed over for a file that it lacks, refuses, or has in another version than the others. The right
+    version is that of the first location that states a checksum, ``trusted`` ones first. A location that stops
+    answering is tried last from then on.
 
     Args:
         locations: at least one, in the order of preference.

@@ -38,7 +38,7 @@ def open_source(source: str, *, retry: RetryPolicy | None = None) -> Location:
     checksums of the stored bytes, which obstore does not pass on. No extra is needed for them.
 
     Args:
-        source: as of ``open_location``; of a directory, it must exist.
+        source: as for ``open_location``; a directory must exist.
 
     Example:
         >>> open_source("https://host/atari").url

@@ -1,7 +1,7 @@
 """The part of a file that has arrived, kept so that a broken transfer or a killed process resumes.
 
 ``<name>.partial`` holds the bytes, ``<name>.partial.json`` the version of the file they belong to. The file
-gets its name once all bytes are there and are what the checksums say.
+gets its name once all bytes are there and match the checksums.
 """
 
 import json
@@ -55,13 +55,13 @@ class Partial:
         """Start again with a version of the file."""
         self.close()
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        # In this order, or a crash in between would leave bytes of one version and the name of another.
+        # In this order, or a crash in between would leave bytes of one version and the sidecar of another.
         self._file = open(self._data_path, "wb", buffering=0)  # noqa: SIM115 - lives as long as this object
         self._sidecar_path.write_text(json.dumps(asdict(expected)))
         self._digests, self.expected = Digests(expected), expected
 
     def append(self, data: bytes) -> int:
-        """Keep the next bytes; return how many of them were never here before."""
+        """Append the next bytes; return how many are received for the first time."""
         assert self._file is not None
         while data:
             # Unbuffered, so that bytes refused by a full disk are not counted: the digests are of the file.
@@ -80,7 +80,7 @@ class Partial:
         self._digests, self.expected = Digests(), None
 
     def finish(self) -> None:
-        """Give the file its name."""
+        """Verify the bytes, and give the file its name."""
         assert self._file is not None
         assert self.expected is not None
         if problem := self._digests.differences(self.expected):

@@ -27,7 +27,7 @@ from rlx.files.disk_cache import PAGE_BYTES, DiskCache, key_of
 from rlx.files.location import FORKED, Location
 from rlx.fork import ThisProcessOnly
 
-# A request takes as long as some hundred kilobytes: this many pages in between are fetched rather than skipped.
+# A request takes as long as some hundred kilobytes, so pages at most this far apart share one.
 _MAX_GAP = 4
 _MAX_RUN = 256
 _REQUESTS = 64
@@ -89,7 +89,7 @@ class PageCache:
 
 
 def small_files(lengths: Mapping[str, int], checksums: Mapping[str, str]) -> tuple[str, Sequence[str]]:
-    """Return the name of the file with copies of small files, which depends on their content, and the order of these.
+    """Return the name of the file with copies of small files, derived from their content, and their order in it.
 
     Example:
         >>> small_files({"b": 2, "a": 2, "large": 10**6}, {"a": "00000000", "b": "00000000", "large": "00000000"})
@@ -160,7 +160,7 @@ class RemoteFiles:
         return list(self._waiting[depth].map(read, items))
 
     def length(self, name: str) -> int:
-        """Return bytes of a file, as the manifest has it."""
+        """Return the length of a file in bytes, from the manifest."""
         if name not in self._lengths:
             raise CorruptDatasetError(f"{self.location.url}/{name} is missing: the manifest lists no such file")
         return self._lengths[name]
@@ -173,13 +173,13 @@ class RemoteFiles:
         if length <= _SMALL_BYTES and (copied := self._copies().get(name)) is not None:
             return [copied[start:stop] for start, stop in within]
         if sum(stop - start for start, stop in within) > _BELIEVED_BYTES and name not in self._versions:
-            # Before anything is made as large as a manifest says, which may be anybody's.
+            # An untrusted manifest must not decide how much memory is allocated.
             self._check(name, self._stat(name))
         pages = self._pages(name, within)
         return [_cut(pages, start, stop) for start, stop in within]
 
     def _copies(self) -> Mapping[str, memoryview]:
-        """Return the small files that are stored together, each with the checksum that it should have."""
+        """Return the small files that are stored together, except those whose checksum is wrong."""
         with self._small_lock:  # all threads wait for one request
             if self._small is None:
                 self._small = self._read_small() if self._checksums else {}
@@ -279,7 +279,7 @@ class RemoteFiles:
         except SourceNotFoundError as exc:
             raise self._missing(name) from exc
         except DownloadError:
-            self._check(name, self._stat(name))  # a file that is too short is no trouble of the server's
+            self._check(name, self._stat(name))  # a file that is too short is damage, not a server error
             raise
         self._count(1, len(content))
         self._check(name, stored)
@@ -327,7 +327,7 @@ def _runs(numbers: Sequence[int]) -> list[Range]:
     if not numbers:
         return []
     breaks = [0, *(i + 1 for i, (a, b) in enumerate(pairwise(numbers)) if b - a > _MAX_GAP), len(numbers)]
-    near = [(numbers[first], numbers[behind - 1] + 1) for first, behind in pairwise(breaks)]
+    near = [(numbers[first], numbers[end - 1] + 1) for first, end in pairwise(breaks)]
     return [(first, min(first + _MAX_RUN, stop)) for start, stop in near for first in range(start, stop, _MAX_RUN)]
 
 
@@ -358,7 +358,7 @@ class RemotePath:
 
     @property
     def length(self) -> int:
-        """Bytes of the file, as the manifest has it."""
+        """Length of the file in bytes, from the manifest."""
         return self.files.length(str(self.inner))
 
     def pieces(self, ranges: Sequence[Range]) -> list[memoryview]:

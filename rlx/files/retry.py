@@ -39,7 +39,7 @@ class Cancel:
         return self._event.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Sleep so long, or until cancelled; return whether it was cancelled."""
+        """Sleep this long, or until cancelled; return whether it was cancelled."""
         return self._event.wait(seconds)
 
     def check(self) -> None:
@@ -90,12 +90,12 @@ class RetryPolicy:
     """Truncated exponential backoff with full jitter.
 
     Args:
-        attempts: how many in a row may fail before the error is raised.
+        attempts: maximum attempts in a row without progress.
         first_delay_s: longest wait after the first failure; it doubles with every further one.
         max_delay_s: where the doubling ends.
         max_retry_after_s: longest wait that a server can ask for.
         max_silence_s: no attempt begins later than this after the last progress; waits between attempts do not count.
-        jitter: in [0, 1): which part of the longest wait is waited.
+        jitter: returns the fraction of the longest wait to sleep, in [0, 1).
         clock: seconds since 1970.
     """
 
@@ -108,7 +108,7 @@ class RetryPolicy:
     clock: Callable[[], float] = time.time
 
     def delay_s(self, failures: int, retry_after: str | None = None) -> float:
-        """Return seconds to wait after this many failures in a row, and no less than the server asks for.
+        """Return seconds to wait after this many failures in a row: at least what the server asks for, capped.
 
         Example:
             >>> policy = RetryPolicy(jitter=lambda: 0.5)
@@ -181,7 +181,7 @@ class Attempts:
             tried = f" (tried {self._failures} times)" if self._failures > 1 else ""
             raise type(error)(f"{error}{tried}", hint=error.hint) from transient
         delay_s = policy.delay_s(self._failures, transient.retry_after)
-        # A long wait that the server asked for is said, or the command would seem to hang.
+        # Without a warning, the command would seem to hang.
         level = logging.WARNING if transient.retry_after and delay_s > _LONG_S else logging.INFO
         logger.log(level, "%s; trying again in %s", transient, duration(delay_s))
         self._waited_s += delay_s
