@@ -135,7 +135,7 @@ class Finding:
     """A problem that a check found.
 
     Args:
-        check: name of the check: ``nan``, ``duplicate``.
+        check: name of the check: ``not-finite``, ``duplicate``.
         severity: ``error``, ``warning`` or ``note``.
         what: the problem, as a sentence without a full stop.
         count: number of affected steps, images or trajectories.

@@ -56,7 +56,7 @@ class FirstRewards:
             self._same_elsewhere += int((rest == self._first).sum())
 
     def findings(self) -> Iterator[Finding]:
-        """Yield a filler in place of the first reward."""
+        """Yield a finding if all episodes begin with the same, otherwise rare, reward."""
         if self._first is None or not self._is_one_value or self._episodes < _MIN_EPISODES:
             return
         if self._elsewhere >= self._episodes and self._same_elsewhere < _MAX_ELSEWHERE * self._elsewhere:
@@ -71,7 +71,7 @@ class _DisplayChanges:
 
     Args:
         around: [lags, numbers] how often each changed in the step at each lag.
-        calm: [numbers] how often each changed in those.
+        calm: [numbers] how often each changed in steps far from any reward.
     """
 
     events: int = 0
