@@ -24,12 +24,12 @@ def is_complete(path: Path) -> bool:
 
 
 class DatasetExperienceReplay(TensorDictReplayBuffer):
-    """Sampler of a read-only dataset; its checkpoints hold the state of sampling, and no steps.
+    """Replay buffer over a read-only dataset; its checkpoints hold the state of sampling, and no steps.
 
     Args:
         dataset: the dataset.
         dataset_id: its name.
-        root: the directory above.
+        root: the directory above the datasets.
         options: the arguments of ``ReplayBuffer``; ``writer`` refuses to write by default.
     """
 
@@ -49,7 +49,7 @@ class DatasetExperienceReplay(TensorDictReplayBuffer):
 
     @property
     def data_path_root(self) -> Path:
-        """The directory that datasets are below, by name."""
+        """The directory that holds the datasets."""
         return self._root
 
     @property

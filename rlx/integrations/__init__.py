@@ -1,4 +1,4 @@
-"""rlx in the training loops of other projects: one module each, which needs that project's package.
+"""rlx in the training loops of other projects: one module each.
 
 ``record`` writes the steps of any gymnasium loop into a dataset. ``stable_baselines3`` keeps the steps of that
 project's replay buffers compressed; ``d3rlpy`` and ``tianshou`` make their buffers of a dataset; ``torchrl``

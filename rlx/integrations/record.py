@@ -51,7 +51,7 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
         id: name of the dataset; that of the environment by default.
 
     Raises:
-        CollectError: a space has no arrays of one shape.
+        CollectError: a space cannot be stored as arrays of fixed shape.
         OptionError: reward_dtype is unknown, or shard_steps is below 1.
         DatasetExistsError: path holds another dataset, or something else.
         DatasetLockedError: another process is writing it.

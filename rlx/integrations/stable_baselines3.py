@@ -122,7 +122,7 @@ class CompressedReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not 
         action_space: space of one environment's actions.
         device: device of batches.
         n_envs: number of environments.
-        optimize_memory_usage: no effect: observations are always kept once.
+        optimize_memory_usage: ignored.
         handle_timeout_termination: whether steps that a time limit ended are not done in batches.
         level: zstd level.
 
