@@ -35,7 +35,7 @@ class Emulator:
         self._policy = np.random.default_rng(seed)
 
     def play(self, checkpoint: int, number: int, max_steps: int | None) -> Episode:
-        """One episode: to its end, or cut after so many steps."""
+        """One episode: to its end, or cut after that many steps."""
         self._ale.reset_game()
         observations = [self._frame([self._screen()])]
         actions: list[int] = []

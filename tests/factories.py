@@ -85,7 +85,7 @@ def join(blocks: Sequence[Block]) -> Block:
 
 
 def cut(block: Block, steps: Sequence[int]) -> list[Block]:
-    """The same steps in blocks that end after so many steps each; the rest is one more block."""
+    """The same steps in blocks that end after that many steps each; the rest is one more block."""
     ends = np.cumsum(block.lengths)
     edges = [0, *np.minimum(np.cumsum(steps, dtype=np.int64), block.steps).tolist(), block.steps]
     return [_piece(block, ends, start, stop) for start, stop in pairwise(edges) if stop > start]

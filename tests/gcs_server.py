@@ -40,9 +40,9 @@ class Fault:
     Args:
         status: answers this instead of the object.
         headers: set over those of the answer, so that they lie; None takes one away.
-        cut_after: the connection ends after so many bytes of the body.
+        cut_after: the connection ends after that many bytes of the body.
         reset: the connection ends with a reset instead of an orderly close.
-        stall_after: falls silent after so many bytes of the body; -1: before the headers.
+        stall_after: falls silent after that many bytes of the body; -1: before the headers.
         stall_s: for so long, or until the server is closed.
         trickle: (bytes, seconds): how much at a time, and the pause after it.
         ignore_range: answers 200 and everything.

@@ -74,7 +74,7 @@ class Request:
 
 @dataclass
 class Fault:
-    """Another answer: a status with headers, or a body that is cut after so many bytes."""
+    """Another answer: a status with headers, or a body that is cut after that many bytes."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)

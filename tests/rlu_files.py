@@ -10,7 +10,7 @@ from scripts.rlu_writer import Episode, tf_example, write_shard
 
 
 def make_episode(steps: int, *, checkpoint: int = 0, number: int = 0, terminated: bool = True) -> Episode:
-    """An episode of so many steps; frames begin with the checkpoint, the number, the step (two bytes)."""
+    """An episode of that many steps; frames begin with the checkpoint, the number, the step (two bytes)."""
     rows = np.arange(steps + 1)
     observations = np.zeros((steps + 1, 84, 84), np.uint8)
     observations[:, 0, :4] = np.stack([rows * 0 + checkpoint, rows * 0 + number, rows >> 8, rows & 255], axis=1)
@@ -22,7 +22,7 @@ def make_episode(steps: int, *, checkpoint: int = 0, number: int = 0, terminated
 def write_run(
     root: Path, game: str, run: int, shards: Mapping[int, Sequence[int]], *, packed: bool = True
 ) -> dict[int, list[Episode]]:
-    """Writes shards of episodes of so many steps, the last one of each cut; returns what was written."""
+    """Writes shards of episodes of that many steps, the last one of each cut; returns what was written."""
     written: dict[int, list[Episode]] = {}
     for shard, lengths in shards.items():
         written[shard] = [

@@ -3,7 +3,7 @@
 python -m scripts.bench.cold [--game Pong] [--rows 100000] [--files 50] [--batches 1 20 200] [--json]
 
 Before each measurement every file of both is written out and dropped from the page cache, by ``posix_fadvise``. A new
-process then opens the buffer, which is not counted, reads so many batches of 128 random steps or 2 slices of 64, and
+process then opens the buffer, which is not counted, reads that many batches of 128 random steps or 2 slices of 64, and
 reports what ``/proc/self/io`` says was fetched from the disk meanwhile.
 """
 

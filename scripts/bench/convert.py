@@ -78,7 +78,7 @@ def rate(frames: int, seconds: list[float] | None) -> int | None:
 
 
 def measure_dopamine(folder: Path, frames: NDArray[np.uint8], rows: int, rounds: int) -> dict[str, Any]:
-    """Speeds on two files of so many rows each, and ratios."""
+    """Speeds on two files of that many rows each, and ratios."""
     logs = folder / peer.RUN_ID / "replay_logs"
     logs.mkdir(parents=True)
     write_run(logs, frames, rows, FILES)
@@ -119,7 +119,7 @@ def measure_unplugged(folder: Path, played: Play, copies: int, rounds: int) -> d
 
 
 def measure_memory(folder: Path, frames: NDArray[np.uint8], rows: int) -> dict[str, Any]:
-    """Peak memory of a process that converts a single file of so many rows."""
+    """Peak memory of a process that converts a single file of that many rows."""
     logs = folder / "big" / peer.RUN_ID / "replay_logs"
     logs.mkdir(parents=True)
     write_run(logs, frames, rows, 1)

@@ -67,7 +67,7 @@ class Steps:
             yield single(data, episode=episode)
 
     def write(self, path: Path, steps: int) -> None:
-        """A dataset of so many steps, in shards of 20,000."""
+        """A dataset of that many steps, in shards of 20,000."""
         names = [shard_name(number) for number in range(-(-steps // LENGTH // SHARD_EPISODES))]
         with claimed(path):
             writer = open_writer(path, Manifest("Test/1", "zarr", DEFAULT.to_json(), self.schema, planned=names))

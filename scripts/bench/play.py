@@ -20,7 +20,7 @@ _ENVS = 8
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """Episodes of one game behind each other.
+    """Episodes of one game one after another.
 
     Args:
         game: one of ``GAMES``.
@@ -74,7 +74,7 @@ class Play:
 
 
 def play(game: str, frames: int, seed: int = 0) -> Play:
-    """About so many frames of a game, sticky actions and all, from eight at once; their last episodes are cut."""
+    """About that many frames of a game, sticky actions and all, from eight at once; their last episodes are cut."""
     env = AtariVectorEnv(
         _ROMS.get(game, game.lower()),
         num_envs=_ENVS,

@@ -161,7 +161,7 @@ def blocks(folder: Path, path: Path, rounds: int, delay_s: float) -> dict[str, A
 
 
 class Delayed:
-    """Within, every request for a range takes so many seconds longer."""
+    """Within, every request for a range takes that many seconds longer."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

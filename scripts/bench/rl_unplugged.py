@@ -22,7 +22,7 @@ GAMES = {"pong": "Pong", "space_invaders": "SpaceInvaders", "seaquest": "Seaques
 
 
 def write_frames(path: Path, game: str, frames: int) -> int:
-    """Writes one shard of at least so many frames from the emulator; returns how many."""
+    """Writes one shard of at least that many frames from the emulator; returns how many."""
     emulator, written = Emulator(game, 0), 0
     examples: list[bytes] = []
     while written < frames:

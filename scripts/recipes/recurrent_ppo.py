@@ -38,7 +38,7 @@ class WithoutVelocities(gymnasium.ObservationWrapper):
 
 
 class Network(nn.Module):
-    """Logits and values of one step, and the state behind it.
+    """Logits and values of one step, and the state after it.
 
     Args:
         has_memory: whether a GRU sees the state; otherwise a linear layer takes its place, and the state is ignored.

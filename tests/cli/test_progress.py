@@ -39,7 +39,7 @@ def download(server: GcsServer, *more: str) -> list[str]:
 
 
 def on_terminal(command: list[str], columns: int, **environment: str) -> tuple[str, str]:
-    """Stdout, and what a terminal of so many columns got as stderr."""
+    """Stdout, and what a terminal of that many columns got as stderr."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
     process = subprocess.Popen(

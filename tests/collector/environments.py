@@ -65,7 +65,7 @@ class Registered(Counter):
 
 
 class Dying(Counter):
-    """Ends its process, once or always, after so many steps."""
+    """Ends its process, once or always, after that many steps."""
 
     def __init__(self, flag: Path | None, steps: int) -> None:
         super().__init__()

@@ -96,7 +96,7 @@ def partial(here: Path) -> Path:
 
 
 def break_off(base: HttpFiles, server: GcsServer, here: Path, after: int = 1000) -> None:
-    """Leaves a partial of so many bytes, as an interrupted process would."""
+    """Leaves a partial of that many bytes, as an interrupted process would."""
     server.fault("*", Fault(cut_after=after))
     server.fault("*", Fault(cut_after=0), times=QUICK.attempts - 1)
     with pytest.raises(DownloadError, match="connection broke"):

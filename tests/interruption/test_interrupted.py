@@ -141,7 +141,7 @@ def test_told_to_end(name: str, world: World) -> None:
 def interrupt(
     world: World, verb: Verb, ending: signal.Signals, seconds: float, wanted: dict[str, str], what: str
 ) -> int:
-    """Send a signal after so many seconds, and run the verb again; returns the code that it ended with."""
+    """Send a signal after that many seconds, and run the verb again; returns the code that it ended with."""
     place = prepared(verb, world.directory / "round", world.directory / "data")
     fork = started(world, verb, place, seconds)
     fork.signal(ending)

@@ -54,7 +54,7 @@ def is_claimed(url: str) -> bool:
 
 
 def stop_after(files: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C when so many files have been told of."""
+    """Ctrl-C when that many files have been reported."""
 
     def stopped(items: Sequence[str], move: Any, *, jobs: int) -> Generator[Any, None, None]:
         for number, moved in enumerate(transfer(items, move, jobs=jobs)):

@@ -62,7 +62,7 @@ class Chromium:
         os.close(self._from)
 
     def look_like(self, width: int, height: int, *, scheme: str = "light", scale: float = 1) -> None:
-        """Becomes a screen of so many pixels, light or dark."""
+        """Becomes a screen of that many pixels, light or dark."""
         self._call(
             "Emulation.setDeviceMetricsOverride",
             width=width,

@@ -17,7 +17,7 @@ class Oracle:
         self.time = [0] * lanes
 
     def rows(self, lanes: list[int], steps: int) -> Rows:
-        """Where so many steps a lane go."""
+        """Where that many steps per lane go."""
         rows = [b * self.size + t % self.size for b in lanes for t in range(self.time[b], self.time[b] + steps)]
         for lane in lanes:
             self.time[lane] += steps

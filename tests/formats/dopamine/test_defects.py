@@ -51,7 +51,7 @@ def test_c4_padding_is_no_step(ring: Ring, source: Dopamine) -> None:
 
 
 def test_c5_the_last_slot_is_the_row_between_two_files(ring: Ring, source: Dopamine) -> None:
-    """Slot 63 of the first file was never written; of the others it comes before slot 0, not behind slot 62."""
+    """Slot 63 of the first file was never written; of the others it comes before slot 0, not after slot 62."""
     rows = [row for one in read_run(source) for row in rows_of(one)]
     assert rows == [row for row, what in enumerate(ring.journal) if what != PADDING]
     assert {63, 127, 191} <= set(rows)

@@ -104,7 +104,7 @@ def test_rows_too_large_for_a_schema_are_the_fault_of_the_file(tmp_path: Path) -
 
 
 def write_nbit(path: Path, precision: int) -> np.ndarray[Any, Any]:
-    """Integers of so many bits."""
+    """Integers of that many bits."""
     rows = np.random.default_rng(0).integers(0, 50, (ROWS, WIDTH)).astype("i4")
     kind = h5py.h5t.STD_I32LE.copy()
     kind.set_precision(precision)

@@ -89,7 +89,7 @@ class Columns:
     is_final=st.booleans(),
 )
 def test_blocks_of_episodes(lengths: list[int], size: int, block: int, left_out: int, is_final: bool) -> None:
-    """Episodes behind some that are not read, as in a shard that begins in the middle of a file."""
+    """Episodes after some that are not read, as in a shard that begins in the middle of a file."""
     first = sum(lengths[:left_out])
     stream = RowStream(Path("file"), batches(sum(lengths), size))
     with pytest.MonkeyPatch.context() as patch:
