@@ -89,7 +89,7 @@ def programs(folder: Path, format: str, size: str) -> Iterator[tuple[str, str]]:
     """What is done to a dataset, one after the other, and the program that does it."""
     data, out, back = (str(folder / name) for name in (size, f"{size}-v0", f"{size}-back"))
     yield "export", f"{_IMPORT}; rlx.convert({data!r}, {out!r}, to={format!r})"
-    yield "import", f"{_IMPORT}; rlx.convert({out!r}, {back!r}, from_={format!r}, jobs=1)"
+    yield "import", f"{_IMPORT}; rlx.convert({out!r}, {back!r}, jobs=1)"
     if format == "dopamine" and peer.is_installed():
         yield "torchrl_import", f"{_PEER}; peer.convert(Path({out!r}) / 'replay_logs', Path({back + '-peer'!r}), 1)"
 
