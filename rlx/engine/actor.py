@@ -30,9 +30,9 @@ class Actor(Protocol[T_contra, R]):
         """Return the future of the function's answer to this task; never waits.
 
         Tasks are answered one after the other, in the order of the calls. An exception that the function raises comes
-        from the future, with the traceback of the other process in what Python prints of it, and the actor lives on;
-        if it was raised by what makes the function, it comes from every call. The future of a task that the process
-        did not live to answer raises ActorDiedError, and so do those of all later calls. No future can be cancelled.
+        from the future, with the other process's traceback as a note, and the actor lives on; if the function cannot
+        be created, every call raises that error. If the process ends before it answers, the future raises
+        ActorDiedError, as do those of all later calls. No future can be cancelled.
         """
 
     def close(self, *, at_once: bool = False) -> None:
@@ -43,7 +43,7 @@ class Actors(Protocol):
     """Factory of actors that also ends them: when the context is left, or at once, if an exception leaves it.
 
     Attributes:
-        shares_memory: whether files of this process's machine can be opened, and so memory be shared, by every actor.
+        shares_memory: whether every actor can open files of this machine, and so share memory with this process.
     """
 
     shares_memory: bool
@@ -182,11 +182,11 @@ def answered(function: Callable[[Any], Any], task: bytes) -> bytes:
 def error_answer(error: Exception) -> bytes:
     """Return the answer that raises an error which is being handled."""
     remote = traceback.format_exc()
-    # Without what hangs on it: frames cannot be pickled, and a cause is in the text.
+    # Without its traceback and cause: frames cannot be pickled, and both are in the text.
     try:
         answer: bytes = cloudpickle.dumps((True, error, remote))
         pickle.loads(answer)
-    except Exception:  # some exceptions cannot be made again of their arguments
+    except Exception:  # some exceptions cannot be rebuilt from their arguments
         answer = cloudpickle.dumps((True, RuntimeError(f"{type(error).__name__}: {error}"), remote))
     return answer
 
@@ -204,5 +204,5 @@ def settle(future: Future[R], answer: bytes) -> None:
     """Give a future the answer, or the error."""
     try:
         future.set_result(opened(answer))
-    except Exception as exc:  # the function's, or whatever a stranger's object raises that cannot be made again
+    except Exception as exc:  # the function's, or that of an object that cannot be unpickled
         future.set_exception(exc)

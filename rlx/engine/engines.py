@@ -48,8 +48,8 @@ def open_engine(
     """Return the engine of a name, to be entered.
 
     Args:
-        jobs: how many tasks run at once; one a core, of this machine or of the cluster, where not given.
-        tasks: how many there are to be, where that is known: more processes are of no use.
+        jobs: number of tasks that run at once; by default one per core of this machine or of the cluster.
+        tasks: number of all tasks, if known: more processes are of no use.
     """
     if engine == "ray":
         return RayEngine(jobs, progress, address)
@@ -61,7 +61,7 @@ def open_engine(
 
 @contextmanager
 def job_count(engine: str, jobs: int | None, address: str | None = None) -> Iterator[int]:
-    """Return how many tasks an engine runs at once, before it is opened.
+    """Return the number of tasks that an engine will run at once.
 
     The Ray cluster that has to be asked stays connected until the context is left.
     """

@@ -103,7 +103,7 @@ class LocalActor(ProcessActor[T, R]):
         self._process.terminate()
 
     def _leave(self) -> None:
-        """Close, in a fork, the copy of the pipe by whose end the actor learns that its process has ended."""
+        """Close, in a fork, its copy of the pipe: by the end of the pipe the actor learns that its parent has ended."""
         self._lock = threading.Lock()
         self._is_left = True
         self._death = ActorDiedError("the actor belongs to the process that this one was forked from")
@@ -120,7 +120,7 @@ class LocalActor(ProcessActor[T, R]):
             while not (has_hung := not self._comes()):
                 self._settle(self._pipe.recv_bytes())
         if has_hung:
-            self._process.kill()  # one that is stopped would not hear of anything else
+            self._process.kill()  # a stopped process obeys no other signal
         code = self._reap()
         death = ActorDiedError(f"an actor's process ended with exit code {code}")
         if has_hung:

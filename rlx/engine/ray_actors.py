@@ -93,8 +93,8 @@ class RayActors(ProcessActors[RayActor[Any, Any]]):
     Args:
         cpus: of a cluster that is started here; by default those of this machine.
         config: further arguments for ``ray.init``.
-        options: what every actor that there is at a time takes of the cluster, as ``ray.remote`` has it, such as
-            ``num_cpus`` (1 by default), ``num_gpus`` or ``resources``; further actors take the same in turn.
+        options: for each of the actors that run at the same time, its resources as arguments of ``ray.remote``:
+            ``num_cpus`` (1 by default), ``num_gpus`` or ``resources``. Further actors take these in turn.
     """
 
     shares_memory = False

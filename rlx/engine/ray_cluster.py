@@ -35,7 +35,7 @@ _NO_TOKEN = "set RAY_AUTH_MODE=token, and copy ~/.ray/auth_token from the first 
 def ray_cluster(
     address: str | None = None, *, cpus: int | None = None, config: Mapping[str, Any] | None = None
 ) -> Iterator[ModuleType]:
-    """Hold a connection to Ray; give the package ``ray``.
+    """Connect to Ray while the context lasts; yield the package ``ray``.
 
     An existing connection of this process is used, and left open. Otherwise the cluster at the address is joined, or
     that of ``$RAY_ADDRESS``. Without an address, a cluster starts on this machine, and ends with its last user, or when
@@ -43,7 +43,7 @@ def ray_cluster(
 
     Args:
         address: ``host:port``, ``ray://host:port``, or ``auto`` for one that runs on this machine.
-        cpus: how many a cluster that is started has; by default those of the machine.
+        cpus: CPUs of a cluster that is started here; by default those of the machine.
         config: further arguments for ``ray.init``.
     """
     ray = _imported()
@@ -64,7 +64,7 @@ def ray_cluster(
 
 @dataclass
 class _Connection:
-    """Who uses the one connection of this process, and when its head last answered."""
+    """The connection of this process: its users, and when the cluster's head last answered."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     users: int = 0

@@ -72,7 +72,7 @@ def _offsets(layout: Layout) -> tuple[dict[str, int], int]:
 
 
 def _created(size: int) -> tuple[Path, int]:
-    """Return a new file of zeros, all of it really there: a write into memory that is not would kill the process."""
+    """Return a new file of zeros on allocated space: on a full disk, a write into a hole would kill the process."""
     folders = [folder for folder in (_IN_MEMORY, Path(tempfile.gettempdir())) if folder.is_dir()]
     for folder in folders:
         file, name = tempfile.mkstemp(prefix="rlx-", dir=folder)

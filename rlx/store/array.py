@@ -45,9 +45,9 @@ class ArrayReader(ABC):
         """Return the rows [n, *shape] of one run or more, each from a start to a stop, one run after the other."""
 
     def release(self) -> None:  # noqa: B027  (most readers hold none)
-        """Release the memory of rows read so far, if any is held: for readers that move on and do not return.
+        """Release the memory of rows read so far, if any is held: for readers that read every row once.
 
-        The pages of a mapped file would else stay with the process until it has all of the file.
+        Otherwise the process would keep the pages of a mapped file, in the end all of them.
         """
 
     def check_length(self) -> None:  # noqa: B027  (fetched bytes are checked later)

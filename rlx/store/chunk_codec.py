@@ -21,8 +21,8 @@ from rlx.store.memory import empty_rows
 
 Bytes = bytes | memoryview
 _MIN_WINDOW_BYTES = 1024
-# Against a dictionary of whole frames, taking the first of more matches is faster and smaller than what the library
-# chooses, which weighs fewer against each other (docs/performance_details.md). Other levels are the library's.
+# Against a dictionary of whole frames, a greedy search among more matches is faster and compresses better than the
+# library's own parameters (docs/performance_details.md). Other levels keep those.
 _GREEDY: Mapping[str, int] = MappingProxyType(
     {"strategy": zstandard.STRATEGY_GREEDY, "min_match": 6, "target_length": 8}
 )

@@ -7,7 +7,7 @@ from typing import Any, Self
 from rlx.errors import CodecError, CorruptDatasetError
 from rlx.wording import did_you_mean
 
-# Rows of fewer bytes are stored as they are: they hardly compress, and reading them stays a look into memory.
+# Smaller rows are stored uncompressed: they hardly compress, and are read straight from memory.
 MIN_ROW_BYTES = 1024
 _DEFAULTS = {"zstd-dict": (6, 1), "zstd": (3, 8), "lz4": (1, 8), "none": (0, 1)}
 MAX_LEVELS = {"zstd-dict": 22, "zstd": 22, "lz4": 65537, "none": 0}

@@ -64,7 +64,7 @@ class DatasetWriter:
     def partial(self, name: str) -> Path:
         """Return the partial directory of a shard of this name.
 
-        Nowhere another process would write it: a worker may outlive a killed writer for a moment.
+        No other process writes there, not even a worker that outlives its killed writer for a moment.
         """
         return partial_directory(self.path, name, os.getpid())
 

@@ -45,7 +45,7 @@ class Rows(Protocol):
 
 
 class Beginning(Protocol):
-    """Consecutive steps of which only some rows are looked at: a block, or rows that are decoded one by one."""
+    """Consecutive steps, of which only some rows are used: a block, or rows that are decoded one by one."""
 
     @property
     def steps(self) -> int:
@@ -149,7 +149,7 @@ def parse_dictionary(configuration: Mapping[str, Any]) -> tuple[int, bytes]:
 
 @lru_cache(maxsize=64)
 def _unpacked(text: str) -> bytes:
-    """Return a dictionary that is written down so; the same object for all shards of a dataset."""
+    """Return the dictionary of this text in ``zarr.json``; the same object for all shards of a dataset."""
     packed = base64.b64decode(text, validate=True)
     size = zstandard.frame_content_size(packed)
     if not 0 < size <= _MAX_BYTES:

@@ -289,5 +289,5 @@ def _parsed(location: WritableLocation, content: bytes) -> Manifest:
 
 
 def _release(location: WritableLocation) -> None:
-    with suppress(ForbiddenError):  # who may not delete leaves a claim that says what the manifest says
+    with suppress(ForbiddenError):  # without permission to delete, a claim equal to the manifest stays
         location.delete([CLAIM])

@@ -19,8 +19,8 @@ from rlx.files.disk_cache import PAGE_BYTES
 from rlx.store.raw_file import FIRST_ADDRESS, MemoryFile
 from rlx.store.raw_file import _libc as libc
 
-# A batch takes megabytes. What a thread allocates and another frees, the C library gives back to the system, and every
-# page of the next batch is then a page fault: these took longer than decoding.
+# A batch takes megabytes. The C library returns memory that one thread allocates and another frees to the system, so
+# that every page of the next batch is a page fault: these took longer than decoding.
 _STEP_BYTES = 1 << 16  # sizes are rounded up, so that batches of about the same size share memory
 _LEAST_BYTES = 1 << 17  # smaller ones are not given back to the system
 _MOST_BYTES = 1 << 23  # the most that is kept of one batch

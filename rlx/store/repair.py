@@ -54,8 +54,8 @@ def repair(path: str | Path, *, delete: bool = False, progress: Progress | None 
     Only shards with damage that was read are dropped: one with an unreadable file stays. Dropped shards are moved to
     ``.damaged/`` in the dataset's directory; partial output of interrupted commands is removed.
 
-    Without a manifest that can be believed nothing says what the shards hold and where they came from. So a damaged
-    one is put aside as ``rlx.json.damaged``, and the command that wrote the dataset has to start afresh.
+    Without an intact manifest it is unknown what the shards hold and where they came from. So a damaged one is put
+    aside as ``rlx.json.damaged``, and the command that wrote the dataset has to start afresh.
 
     Args:
         delete: whether to delete dropped files instead of moving them.

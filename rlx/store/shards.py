@@ -31,10 +31,10 @@ T = TypeVar("T")
 
 # Memory maps: Linux allows a process 65,530, of which rlx takes a third for one dataset.
 MAX_MAPS = 20_000
-# Looking at every file that a batch of single steps touches takes a tenth of the time that reading it takes.
+# Checking the length of every file that a batch of single steps touches takes a tenth of the time of reading it.
 CHECK_SHARE = 0.02
 _CHECK_S = 0.25
-# Files that are looked at in one go, of many.
+# Files that are checked in one go, if many are open.
 _CHECKED_AT_ONCE = 64
 
 
@@ -95,7 +95,7 @@ class Shards:
             self.tables[name] = self.tables[name].without(numbers)
 
     def files(self, name: str, shard: NDArray[np.int64]) -> FieldFiles:
-        """Return the files of a field, those of these shards [n] among them unless too many are needed at once."""
+        """Return the files of a field, with those of these shards [n] open unless they are too many at once."""
         for number in self.tables[name].lacks(shard):
             self.array(number, name)
         return self.tables[name]

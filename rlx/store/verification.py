@@ -170,7 +170,7 @@ def _unreadable(shard: str | None, file: str, exc: OSError) -> Problem:
 def _file_problem(path: AnyPath, expected: FileRecord) -> str | None:
     """Return the problem with a file, or None; raises OSError if it cannot be read."""
     try:
-        # is_file() says no, from Python 3.14 on, where a directory above may not be searched.
+        # From Python 3.14 on, is_file() is False if a directory above may not be searched.
         if (here := local(path)) is not None and not S_ISREG(here.stat().st_mode):
             return "is missing"
         found = FileRecord.of(path)
@@ -212,7 +212,7 @@ def _arrays(schema: Schema, record: ShardRecord) -> Iterator[tuple[str, Field, i
 
 
 def _agree(said: Any, found: Mapping[str, Any]) -> bool:
-    """Return whether moments are the same, but for the order in which another machine may have added them up."""
+    """Return whether moments are equal, up to rounding: another machine may have summed in another order."""
     if not isinstance(said, Mapping) or set(said) != set(found):
         return False
     scale = found["count"] * max(abs(found.get("min", 0)), abs(found.get("max", 0)), 1)

@@ -59,9 +59,7 @@ def _is_coded(row: Field) -> bool:
 
 
 def train_dictionaries(blocks: Iterable[Beginning], shards: ShardFormat) -> dict[str, bytes]:
-    """Return the dictionaries for a dataset that begins with these blocks: a function of its first rows and nothing
-    else.
-    """
+    """Return the dictionaries for a dataset that begins with these blocks: a function of its first rows alone."""
     coded = shards.coded()
     if not coded:
         return {}
@@ -251,7 +249,7 @@ def _link_file(file: str, expected: FileRecord, name: str) -> None:
     """Hard-link a file; copy it across file systems, or if they have no hard links."""
     check_size(file, expected.bytes)
     try:
-        # Of a symbolic link the file that it stands for: a link of a link would change with what it points at.
+        # The target of a symbolic link: a hard link of the symbolic link itself would change with its target.
         os.link(os.path.realpath(file) if os.path.islink(file) else file, name)
     except OSError:
         shutil.copyfile(file, name)
