@@ -181,7 +181,7 @@ class Duplicates:
                 f"trajectories are stored twice, such as {first}, a copy of {original}",
                 count=len(self._twice),
                 why="they are sampled twice as often, and split apart they leak from training into evaluation",
-                remedy="keep one of each: `fix` does",
+                remedy="keep one of each: `fix` does" if self._is_rich else "keep one of each, if they are copies",
                 places=tuple(Place(number) for number, _ in self._twice[:MAX_PLACES]),
                 trajectories=np.array([number for number, _ in self._twice if self._is_rich], np.int64),
             )

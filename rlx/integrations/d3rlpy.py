@@ -21,12 +21,13 @@ def replay_buffer(dataset: Dataset | str | os.PathLike[str]) -> Any:
     d3rlpy keeps no observation after the last step, so it does not learn from the last step of a truncated episode.
 
     Args:
-        dataset: dataset with one array of observations, or its path, id or URL. Its steps are read into memory.
+        dataset: dataset with one array of observations and one of actions, or its path, id or URL. Its steps are read
+            into memory.
 
     Raises:
-        SchemaMismatchError: observations are several arrays.
+        SchemaMismatchError: observations or actions are several arrays.
     """
-    source = with_arrays(dataset, "observation")
+    source = with_arrays(dataset, "observation", "action")
     episodes = []
     for number in range(len(source.trajectories.length)):
         steps = source.trajectory(number)

@@ -219,6 +219,7 @@ def test_mutants_are_caught(good: dict[str, Dataset], name: str, mutation: Mutat
     assert caught, found.findings
     assert str(caught[0].severity) == severity
     assert caught[0].count > 0
+    assert "`fix`" not in caught[0].remedy or len(caught[0].trajectories), "it promises what `fix` does not do"
     for transform in re.findall(r"--transform (\S+)", caught[0].remedy):
         assert transform.partition(":")[0] in TRANSFORMS
 

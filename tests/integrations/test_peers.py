@@ -8,7 +8,10 @@ import pytest
 import torch
 
 import rlx
-from tests.factories import numbered_dataset
+from rlx.errors import SchemaMismatchError
+from rlx.schema import Schema
+from tests.contracts.dataset_exporter import random_block
+from tests.factories import numbered_dataset, write_dataset
 
 gymnasium = pytest.importorskip("gymnasium", reason="gymnasium is not installed")
 
@@ -89,6 +92,17 @@ def test_d3rlpy_trains(dataset: Path) -> None:
     learner = d3rlpy.algos.DiscreteCQLConfig(batch_size=32).create()
     logs = d3rlpy.logging.NoopAdapterFactory()
     learner.fit(buffer, n_steps=3, n_steps_per_epoch=3, show_progress=False, logger_adapter=logs)
+
+
+def test_d3rlpy_takes_no_actions_of_several_arrays(tmp_path: Path) -> None:
+    pytest.importorskip("d3rlpy")
+    from rlx.integrations.d3rlpy import replay_buffer  # noqa: PLC0415
+
+    schema = Schema.of(observation=("float32", (2,)), action=("int64", ()))
+    schema = Schema({f"{name}/a" if name == "action" else name: field for name, field in schema.fields.items()})
+    write_dataset(tmp_path / "data", [[random_block(schema)]], schema=schema)
+    with pytest.raises(SchemaMismatchError, match="expected action, one array"):
+        replay_buffer(tmp_path / "data")
 
 
 def test_tianshou_trains(dataset: Path) -> None:
