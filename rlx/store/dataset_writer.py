@@ -16,6 +16,7 @@ from rlx.files import lock
 from rlx.files.atomic import sync, sync_tree
 from rlx.files.disk import check_case, disk_errors, is_there
 from rlx.files.urls import check_no_url
+from rlx.home import home
 from rlx.manifest import Manifest, ShardRecord
 from rlx.manifest_values import check_id
 from rlx.store.codec import Codec
@@ -238,8 +239,12 @@ def _check(path: Path, described: Manifest) -> None:
 
 
 def _refuse_file_name(path: Path) -> None:
-    """Raise OptionError for a new dataset with the name of a file, by which the user asks for another format."""
-    if (written := _FILES.get(path.suffix.lower())) is not None and not is_there(path):
+    """Raise OptionError for a new dataset with the name of a file, by which the user asks for another format.
+
+    Below ``$RLX_HOME`` datasets have the names of what was downloaded, files of the hub among them.
+    """
+    written = _FILES.get(path.suffix.lower())
+    if written is not None and not is_there(path) and not path.is_relative_to(home()):
         raise OptionError(
             f"{path} is the name of a file, and a dataset is a directory",
             hint=f"rlx convert DATASET {path.name} --to {written}",
