@@ -13,8 +13,9 @@ _SIGINT = 2
 # Sent by batch systems, a closing terminal and Ctrl-\.
 _ENDING = ("SIGTERM", "SIGHUP", "SIGQUIT")
 _AGAIN_S = 0.01
-# Methods that HDF5 calls: an exception in them ends the process by SIGSEGV, or leaves the file half closed.
-_CALLED_FROM_C = "Disk."
+# Where an exception does harm: HDF5 calls methods of Disk, and then crashes or leaves the file half closed; a Condition
+# would stay locked for ever, and with it the threads that share it.
+_NOT_IN = ("Disk.", "Condition._", "Condition.notify")
 
 
 def main() -> None:
@@ -48,16 +49,21 @@ def _raise_as_ctrl_c(received: list[int]) -> None:
 
     def interrupt(number: int, frame: "FrameType | None") -> None:
         received.append(number)
-        if frame is not None and frame.f_code.co_qualname.startswith(_CALLED_FROM_C):
+        if frame is not None and frame.f_code.co_qualname.startswith(_NOT_IN):
             repeat(number)
         else:
             raise KeyboardInterrupt
 
     def repeat(number: int) -> None:
+        import _thread  # threading's own threads begin with a Condition
         import os
-        import threading
+        import time
 
-        threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number)).start()
+        def again() -> None:
+            time.sleep(_AGAIN_S)
+            os.kill(os.getpid(), number)
+
+        _thread.start_new_thread(again, ())
 
     def repeat_ignored(unraisable: "sys.UnraisableHookArgs") -> None:
         """Send again what was raised where Python does not let it through, such as in a finalizer."""

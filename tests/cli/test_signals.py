@@ -15,6 +15,7 @@ from rlx.manifest import Manifest
 from rlx.store.verification import UNLISTED, verify
 from rlx_cli.entry import main
 from tests.pipeline.datasets import ROOT, wait_until
+from tests.pipeline.processes import printed
 
 PROGRAM = [sys.executable, "-c", "from rlx_cli.entry import main; main()"]
 ENTERED = re.compile(
@@ -27,7 +28,7 @@ def started(*arguments: str) -> "subprocess.Popen[str]":
     path = os.pathsep.join([str(ROOT), str(ROOT / "commands")])
     return subprocess.Popen(
         [*PROGRAM, *arguments],
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, "PYTHONFAULTHANDLER": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -50,7 +51,7 @@ def test_collect_with_workers(tmp_path: Path, number: signal.Signals, is_group: 
     process = started("collect", "CartPole-v1", "-o", str(path), *options)
     wait_until(lambda: steps_listed(path) > 0 or process.poll() is not None)
     (os.killpg if is_group else os.kill)(process.pid, number)
-    out, err = process.communicate(timeout=60)
+    out, err = printed(process)
     assert (process.returncode, out) == (130 if number == signal.SIGINT else 128 + number, "")
     assert err.startswith("error: interrupted; ")
     assert err.endswith("hint: run the same command with --resume\n")
@@ -64,7 +65,7 @@ def test_while_modules_are_imported(tmp_path: Path, number: signal.Signals) -> N
         process = started("collect", "CartPole-v1", "-o", str(tmp_path / str(delay)), "--steps", "1000000", "--quiet")
         time.sleep(delay)
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        _, err = printed(process)
         # Before the ``try`` of ``main``, nobody can catch it: while Python starts, and enters the modules and ``main``.
         frames = [line for line in err.splitlines() if line.startswith("  File ") and "rlx_cli" in line]
         assert all(ENTERED.search(frame) for frame in frames), err
@@ -127,6 +128,29 @@ def work():
 rlx_cli.app.main = work
 entry.main()
 """
+IN_A_CONDITION = """
+import functools, signal, sys, threading, time
+import rlx_cli.app
+from rlx_cli import entry
+
+class Lock:
+    acquire = release = None
+    is_left = False
+    __enter__ = staticmethod(functools.partial(signal.raise_signal, signal.{name}))
+
+    def __exit__(self, *_):
+        Lock.is_left = True
+
+def work():
+    try:
+        with threading.Condition(Lock()):
+            time.sleep(30)
+    except KeyboardInterrupt:
+        sys.exit(99 if not Lock.is_left else 130)
+
+rlx_cli.app.main = work
+entry.main()
+"""
 AS_A_CLASS_IS_MADE = """
 import signal
 from rlx_cli import entry
@@ -182,6 +206,12 @@ def test_a_signal_that_python_would_swallow(program: str, number: signal.Signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_no_condition_locked(number: signal.Signals) -> None:
+    """Raised after the lock was taken and before the ``with`` statement began, an exception would leave it locked."""
+    assert ended(IN_A_CONDITION, number).returncode == 128 + number
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_after_the_work_is_done(number: signal.Signals) -> None:
     result = ended(AT_EXIT, number)
     assert (result.returncode, result.stderr) == (0, "")
@@ -192,8 +222,9 @@ def test_nohup_is_respected(tmp_path: Path) -> None:
     program = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); " + PROGRAM[-1]
     command = [sys.executable, "-c", program, "collect", "CartPole-v1", "-o", str(tmp_path / "set"), "--steps", "20000"]
     path = os.pathsep.join([str(ROOT), str(ROOT / "commands")])
-    process = subprocess.Popen([*command, "--quiet"], env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE)
+    environment = {**os.environ, "PYTHONPATH": path}
+    process = subprocess.Popen([*command, "--quiet"], env=environment, stdout=subprocess.PIPE, text=True)
     wait_until(lambda: (tmp_path / "set").exists() or process.poll() is not None)
     process.send_signal(signal.SIGHUP)
-    process.communicate(timeout=60)
+    printed(process)
     assert process.returncode == 0

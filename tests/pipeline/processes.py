@@ -12,6 +12,8 @@ import psutil
 
 from tests.pipeline.datasets import ROOT, wait_until
 
+_GRACE_S = 30  # for workers whose parent was killed
+
 
 class Child:
     """``tests.pipeline.child`` as the leader of its own group of processes, which has begun its verb."""
@@ -45,7 +47,7 @@ class Child:
 
     def output(self) -> tuple[str, str]:
         """What it printed on stdout and stderr until its end."""
-        return self.process.communicate(timeout=60)
+        return printed(self.process)
 
     def workers(self) -> list[int]:
         """Processes that convert."""
@@ -62,6 +64,19 @@ class Child:
                 if os.getpgid(process.pid) == self.process.pid and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
         return found
+
+
+def printed(process: "subprocess.Popen[str]", timeout_s: float = 60.0) -> tuple[str, str]:
+    """What a process prints on stdout and stderr until its end. One that hangs is killed, and the test fails.
+
+    What it printed is in the failure; with ``PYTHONFAULTHANDLER`` in its environment, the stacks of its threads too.
+    """
+    for _ in range(int(timeout_s)):  # not by the clock: a machine may stand still for a minute
+        with suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=1)
+    process.send_signal(signal.SIGABRT)
+    out, err = process.communicate(timeout=_GRACE_S)
+    raise AssertionError(f"hangs: {out}{err}")
 
 
 @contextmanager

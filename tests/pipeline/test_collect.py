@@ -29,6 +29,7 @@ from rlx.store.verification import UNLISTED, verify
 from tests.collector.environments import Counter, Rich, Structured, make_failing
 from tests.collector.walks import lane_of_walks, talkative, talking
 from tests.pipeline.datasets import ROOT, tree, wait_until
+from tests.pipeline.processes import printed
 
 
 def collected(
@@ -227,7 +228,7 @@ def run_child(arguments: Sequence[str]) -> "subprocess.Popen[str]":
     program = "from rlx_cli.app import main; main()"
     return subprocess.Popen(
         [sys.executable, "-c", program, "collect", *arguments, "--quiet"],
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, "PYTHONFAULTHANDLER": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -248,7 +249,7 @@ def test_killed_and_resumed(tmp_path: Path, number: signal.Signals) -> None:
     child = run_child(options)
     wait_until(lambda: shards_listed(path) >= 2)
     child.send_signal(number)
-    _, errors = child.communicate(timeout=60)
+    _, errors = printed(child)
     assert child.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 130)
     assert number == signal.SIGKILL or "run the same command with --resume" in errors
     listed = Manifest.load(path)

@@ -31,6 +31,7 @@ from rlx.store.verification import UNLISTED, verify
 from rlx.store.writer import ShardFormat
 from tests.collector.environments import Counter, Dying, Registered
 from tests.pipeline.datasets import tree, wait_until
+from tests.pipeline.processes import printed
 from tests.pipeline.test_collect import run_child, shards_listed
 
 SCHEMA = Schema.of(observation=("int32", (2,)), action=("int64", ()))
@@ -197,7 +198,7 @@ def test_killed_and_resumed(tmp_path: Path, number: signal.Signals) -> None:
     workers = children_of(child.pid)
     assert len(workers) == 2
     child.send_signal(number)
-    _, errors = child.communicate(timeout=60)
+    _, errors = printed(child)
     assert child.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 130)
     assert number == signal.SIGKILL or "run the same command with --resume" in errors
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
@@ -308,7 +309,7 @@ def test_any_shares_and_deaths_give_exactly_as_much(tmp_path: Path, data: st.Dat
         ({"num_envs": 10**6}, "envs 1000000: expected at most"),
         ({"workers": 0}, "workers 0: expected an integer of at least 1"),
         ({"seed": -1}, "seed -1: expected an integer of at least 0"),
-        ({"step_timeout": 0.0}, "step timeout 0: expected more than 0 seconds"),
+        ({"step_timeout": 0.0}, "step timeout 0.0: expected more than 0 seconds"),
         ({"reward": "int8"}, "rewards of dtype 'int8': expected float32 or float64"),
     ],
 )
