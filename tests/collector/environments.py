@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter as Tally
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -73,11 +74,17 @@ class Dying(Counter):
 
     def step(self, action: Any) -> Any:
         self._left -= 1
-        if self._left < 0 and (self._flag is None or not self._flag.exists()):
-            if self._flag is not None:
-                self._flag.touch()
+        if self._left < 0 and self._is_first():
             os.kill(os.getpid(), signal.SIGKILL)
         return super().step(action)
+
+    def _is_first(self) -> bool:
+        if self._flag is None:
+            return True
+        with suppress(FileExistsError):
+            self._flag.touch(exist_ok=False)  # one of two workers, even if both come here at once
+            return True
+        return False
 
 
 class Rich(gymnasium.Env[Any, Any]):
