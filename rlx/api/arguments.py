@@ -8,11 +8,11 @@ have equal manifests, and so are passwords and tokens.
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
 from rlx.errors import OptionError
+from rlx.numbers import check_real, check_whole
 from rlx.pipeline.options import Options
 from rlx.progress import Progress
 from rlx.store.codec import Codec
@@ -109,11 +109,10 @@ def check_number(option: str, value: float | None, minimum: float, maximum: floa
         ...
         rlx.errors.OptionError: `jobs` 0: expected at least 1
     """
-    if value is not None and not isinstance(value, Real if maximum == 1 else Integral):
-        raise OptionError(f"`{option}` {value!r}: expected a {'' if maximum == 1 else 'whole '}number")
-    if value is not None and not (minimum <= value and (maximum is None or value <= maximum)):
-        expected = f"at least {minimum}" if maximum is None else f"{minimum} to {maximum}"
-        raise OptionError(f"`{option}` {value}: expected {expected}")
+    if value is not None and maximum == 1:
+        check_real(f"`{option}`", value, minimum, maximum)
+    elif value is not None:
+        check_whole(f"`{option}`", value, minimum, maximum)
 
 
 def check_exclusive(first: tuple[str, object], second: tuple[str, object]) -> None:

@@ -17,6 +17,7 @@ from rlx.buffer.snapshot import SavedState, SavedTogether
 from rlx.buffer.storage.dataset import as_storage
 from rlx.buffer.transform.compose import Transform
 from rlx.errors import SamplingError
+from rlx.numbers import check_whole
 from rlx.store.dataset import Dataset
 
 
@@ -312,8 +313,7 @@ class BufferChoice:
             raise TypeError("expected either sample_from_all or p and num_buffer_sampled, found both")
         self.count = count
         self.number = count if num_buffer_sampled is None else num_buffer_sampled
-        if self.number < 1:
-            raise ValueError(f"expected num_buffer_sampled of at least 1, found {num_buffer_sampled}")
+        check_whole("num_buffer_sampled", self.number)
         self.takes_all = sample_from_all
         self.p = None if p is None else _probabilities(p, count)
         self.draws = Draws(seed, generator)

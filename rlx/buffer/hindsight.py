@@ -17,6 +17,7 @@ from rlx.buffer.sampler.draws import Draws
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.transform.compose import Compose, Transform, split
 from rlx.errors import SamplingError, SchemaMismatchError
+from rlx.numbers import check_real
 from rlx.transform.multi_step import NStep, ReturnToGo
 from rlx.transform.protocol import NeighbourTransform, as_path
 
@@ -103,8 +104,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         priority_key: NestedKey = "td_error",
         **options: Unpack[BufferOptions],
     ) -> None:
-        if not 0 <= her_ratio <= 1:
-            raise ValueError(f"her_ratio {her_ratio}: expected 0 to 1")
+        check_real("her_ratio", her_ratio, 0, 1)
         transform = options.get("transform")
         _check([] if transform is None else Compose(transform).transforms)
         self.reward_fn = reward_fn

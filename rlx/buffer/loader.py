@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
-from numbers import Integral
 from typing import Any, cast
 
 import numpy as np
@@ -22,6 +21,7 @@ from rlx.buffer.protocol import Rows
 from rlx.buffer.transform.compose import Compose, Transform, split
 from rlx.errors import OptionError, SamplingError
 from rlx.fork import ThisProcessOnly
+from rlx.numbers import check_whole
 from rlx.store.ted import PlannedBatches
 
 logger = logging.getLogger(__name__)
@@ -100,9 +100,14 @@ class Loader(IterableDataset[TensorDictBase]):
     ) -> None:
         self.rank, self.world_size = _place(rank, world_size)
         length = 1 if slice_len is None else slice_len
-        _check(1, batch_size=batch_size, slice_len=length, batches=batches, threads=threads, block=block, window=window)
-        _check(0, prefetch=prefetch)
-        _check(None, seed=seed)
+        sizes = {"batch_size": batch_size, "slice_len": length, "batches": batches}
+        sizes |= {"threads": threads, "block": block, "window": window}
+        for name, value in sizes.items():
+            if value is not None:
+                check_whole(name, value)
+        check_whole("prefetch", prefetch, 0)
+        if seed is not None:
+            check_whole("seed", seed, None)
         if batch_size % (length * self.world_size):
             raise OptionError(
                 f"batch_size {batch_size}: expected a multiple of {length * self.world_size}, "
@@ -409,13 +414,6 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if rank is None or world_size is None or not 0 <= rank < world_size:
         raise OptionError(f"rank {rank} of {world_size}: expected both, and 0 <= rank < world_size")
     return rank, world_size
-
-
-def _check(least: int | None, **numbers: int | None) -> None:
-    for name, value in numbers.items():
-        if value is not None and not (isinstance(value, Integral) and (least is None or value >= least)):
-            expected = "a whole number" if least is None else f"a whole number of at least {least}"
-            raise OptionError(f"{name} {value!r}: expected {expected}")
 
 
 def unchanged(batch: Any) -> Any:

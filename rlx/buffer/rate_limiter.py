@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any
 
+from rlx.numbers import check_real, check_whole
+
 _Number = int | float
 
 
@@ -25,8 +27,7 @@ class RateLimiter:
     """
 
     def __init__(self, samples_per_insert: float, min_size: int, min_diff: float, max_diff: float) -> None:
-        if min_size < 1:
-            raise ValueError(f"min_size {min_size}: expected 1 or more")
+        check_whole("min_size", min_size)
         self.samples_per_insert, self.min_size = samples_per_insert, min_size
         self.min_diff, self.max_diff = min_diff, max_diff
         self.inserts = self.samples = 0
@@ -98,6 +99,7 @@ class SampleToInsertRatio(RateLimiter):
     """
 
     def __init__(self, samples_per_insert: float, min_size: int, error_buffer: _Number | tuple[float, float]) -> None:
+        check_real("samples_per_insert", samples_per_insert)
         start = samples_per_insert * min_size
         near = (start - error_buffer, start + error_buffer) if isinstance(error_buffer, _Number) else error_buffer
         if near[1] - near[0] < 2 * max(1.0, samples_per_insert) or near[0] > start:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict, overload
 
@@ -33,6 +32,7 @@ from rlx.buffer.transform.compose import Compose, Inverted, Transform, reader, s
 from rlx.buffer.writer import RoundRobinWriter
 from rlx.errors import OptionError, SchemaMismatchError
 from rlx.fork import on_fork
+from rlx.numbers import check_whole
 from rlx.store.codec import Codec, codec_of
 from rlx.store.dataset import Dataset
 from rlx.store.stores import STORES
@@ -110,6 +110,7 @@ class ReplayBuffer(Preprocessing):
     ) -> None:
         if batch_size is not None:
             self._size(batch_size)
+        check_whole("prefetch", prefetch or 0, 0)
         if prefetch and batch_size is None:
             raise ValueError("prefetch requires batch_size")
         self._storage: Storage = ListStorage(1_000) if storage is None else as_storage(storage)
@@ -329,11 +330,10 @@ class ReplayBuffer(Preprocessing):
             yield batch
 
     def _size(self, batch_size: int | None) -> int:
-        if batch_size is None and self._batch_size is None:
-            raise ValueError("no batch size: give one to sample or to the buffer")
         size = self._batch_size if batch_size is None else batch_size
-        if not isinstance(size, Integral) or size < 1:
-            raise ValueError(f"batch of {size!r} steps: expected an integer of at least 1")
+        if size is None:
+            raise ValueError("no batch size: give one to sample or to the buffer")
+        check_whole("batch_size", size)
         return size
 
     def _sample(self, size: int) -> tuple[Draw, TensorDictBase]:

@@ -16,6 +16,7 @@ from rlx.collector.worker.shared_steps import Description, Weights
 from rlx.collector.worker.step_pool import StepPool, StepTask, WorkerConfig
 from rlx.engine.actor import Actors
 from rlx.errors import CollectError
+from rlx.numbers import check_whole
 
 TrajFormat = Literal["padded", "cat"]
 # Where whole episodes are asked for: long enough to cost little, short enough that new weights are soon in use.
@@ -45,8 +46,10 @@ class BatchPlan:
     def __post_init__(self) -> None:
         if self.frames is None and self.trajs_per_batch is None:
             raise CollectError("expected frames_per_batch or trajs_per_batch")
-        if self.trajs_per_batch is not None and self.trajs_per_batch < 1:
-            raise CollectError(f"batches of {self.trajs_per_batch} trajectories: expected at least 1")
+        if self.trajs_per_batch is not None:
+            check_whole("trajs_per_batch", self.trajs_per_batch, error=CollectError)
+        for frames in self.frames or ():
+            check_whole("frames_per_batch", frames, error=CollectError)
         if self.traj_format not in ("padded", "cat"):
             raise CollectError(f"traj_format {self.traj_format!r}: expected 'padded' or 'cat'")
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from rlx.errors import CodecError, CorruptDatasetError
+from rlx.numbers import check_whole
 from rlx.wording import did_you_mean
 
 # Smaller rows are stored uncompressed: they hardly compress, and are read straight from memory.
@@ -37,11 +38,9 @@ class Codec:
                 f"codec {self.name!r} is unknown: expected one of {', '.join(_DEFAULTS)}",
                 hint=did_you_mean(str(self.name), _DEFAULTS),  # a damaged manifest may have anything
             )
-        if not 0 <= self.level <= MAX_LEVELS[self.name]:
-            raise CodecError(f"codec {self.name}: level is {self.level}, expected 0 to {MAX_LEVELS[self.name]}")
-        if not 1 <= self.chunk <= MAX_CHUNK or (self.name == "zstd-dict" and self.chunk != 1):
-            expected = "1" if self.name == "zstd-dict" else f"1 to {MAX_CHUNK}"
-            raise CodecError(f"codec {self.name}: chunk is {self.chunk}, expected {expected}")
+        check_whole(f"codec {self.name}: level", self.level, 0, MAX_LEVELS[self.name], error=CodecError)
+        most = 1 if self.name == "zstd-dict" else MAX_CHUNK
+        check_whole(f"codec {self.name}: chunk", self.chunk, 1, most, error=CodecError)
 
     @classmethod
     def parse(cls, text: str) -> Self:

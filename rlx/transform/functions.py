@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rlx.block import Block, join
 from rlx.errors import SchemaMismatchError, TransformError
+from rlx.numbers import check_whole
 from rlx.schema import Field, Role, Schema
 from rlx.seeding import seeded
 from rlx.transform.code import Code
@@ -169,8 +170,7 @@ class Function:
     chunk_steps: int = CHUNK_STEPS
 
     def __post_init__(self) -> None:
-        if self.chunk_steps < 1:
-            raise TransformError(f"chunk_steps is {self.chunk_steps}, expected 1 or more")
+        check_whole("chunk_steps", self.chunk_steps, error=TransformError)
 
     def __str__(self) -> str:
         size = f",chunk={self.chunk_steps}" if self.per == Per.BLOCK else ""

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import TransformError, imported
+from rlx.numbers import check_whole
 from rlx.schema import Field, Role, Schema
 from rlx.transform.keys import numeric_fields
 from rlx.transform.protocol import PerBlock
@@ -162,8 +163,8 @@ class Crop(_OfPictures):
     keys: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if min(self.height, self.width) < 1:
-            raise TransformError(f"images of {self.height} x {self.width}: expected 1 pixel or more")
+        check_whole("height", self.height, error=TransformError)
+        check_whole("width", self.width, error=TransformError)
 
     def field(self, name: str, field: Field) -> Field:
         """Return the field with images of the new size."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rlx.block import Block, join
 from rlx.errors import TransformError
+from rlx.numbers import check_real, check_whole
 from rlx.returns import discount, discounted_sum, returns_to_go
 from rlx.schema import Field, Role, Schema, name_of
 from rlx.transform.keys import valid
@@ -40,8 +41,7 @@ class FrameSkip(PerBlock):
     k: int
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise TransformError(f"k is {self.k}, expected 1 or more")
+        check_whole("k", self.k, error=TransformError)
 
     def schema(self, schema: Schema) -> Schema:
         """Return the schema; integer rewards become int64."""
@@ -111,10 +111,8 @@ class NStep:
     gamma: float = 0.99
 
     def __post_init__(self) -> None:
-        if not 1 <= self.n <= MAX_STEPS:
-            raise TransformError(f"n is {self.n}, expected 1 to {MAX_STEPS:,}")
-        if not 0 <= self.gamma <= 1:
-            raise TransformError(f"gamma is {self.gamma}, expected 0 to 1")
+        check_whole("n", self.n, 1, MAX_STEPS, error=TransformError)
+        check_real("gamma", self.gamma, 0, 1, error=TransformError)
 
     def schema(self, schema: Schema) -> Schema:
         """Return the same schema with the added fields.
@@ -226,8 +224,7 @@ class ReturnToGo:
     key: Key = "return_to_go"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.gamma <= 1:
-            raise TransformError(f"gamma is {self.gamma}, expected 0 to 1")
+        check_real("gamma", self.gamma, 0, 1, error=TransformError)
         object.__setattr__(self, "key", name_of(self.key))
 
     def check_earlier(self, earlier: Sequence[Any]) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from rlx.block import Block
 from rlx.errors import TransformError
+from rlx.numbers import check_real
 from rlx.schema import Field, Schema, is_observation, name_of
 from rlx.transform.keys import numeric_fields
 from rlx.transform.protocol import Key, PerBlock, Pointwise, Seen, Transform, as_keys, leaves_named
@@ -41,6 +42,7 @@ class ToFloat(PerBlock, Pointwise):
     keys: Key | Sequence[Key] = ()
 
     def __post_init__(self) -> None:
+        check_real("scale", self.scale, error=TransformError)
         if not (math.isfinite(self.scale) and self.scale):
             raise TransformError(f"scale is {self.scale}, expected a finite number other than 0")
         object.__setattr__(self, "keys", tuple(name_of(key) for key in as_keys(self.keys)))
@@ -186,6 +188,8 @@ class RewardClip(_OfRewards):
     high: float = 1.0
 
     def __post_init__(self) -> None:
+        check_real("low", self.low, error=TransformError)
+        check_real("high", self.high, error=TransformError)
         if not self.low <= self.high:
             raise TransformError(f"low is {self.low} and high is {self.high}, expected low <= high")
 

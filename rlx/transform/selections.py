@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import TransformError
+from rlx.numbers import check_real, check_whole
 from rlx.store.dataset import Dataset
 from rlx.store.trajectories import Trajectories
 from rlx.transform.protocol import Selection
@@ -251,12 +252,10 @@ class Subsample:
     def __post_init__(self) -> None:
         if bool(self.every) == bool(self.fraction):
             raise TransformError("expected either every=N or fraction=F")
-        if self.every < 0:
-            raise TransformError(f"every is {self.every}, expected at least 1")
-        if not 0 <= self.fraction <= 1:
-            raise TransformError(f"fraction is {self.fraction}, expected 0 to 1")
-        if self.seed < 0:
-            raise TransformError(f"seed is {self.seed}, expected at least 0")
+        if self.every:
+            check_whole("every", self.every, error=TransformError)
+        check_real("fraction", self.fraction, 0, 1, error=TransformError)
+        check_whole("seed", self.seed, 0, error=TransformError)
 
     def keeps(self, table: Trajectories, shard: NDArray[np.int64]) -> NDArray[np.bool_]:  # noqa: ARG002
         """Return [N] whether to keep each trajectory."""

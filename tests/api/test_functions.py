@@ -219,10 +219,10 @@ def test_collect_with_a_policy_and_a_factory(tmp_path: Path) -> None:
         with pytest.raises(OptionError, match=message):
             rlx.collect(**{"env": "CartPole-v1", "output": tmp_path / "new", **wrong})
     for wrong_steps in (0, "5", 1e3):
-        with pytest.raises(CollectError, match=f"steps {wrong_steps!r}: expected an integer of at least 1"):
+        with pytest.raises(CollectError, match=f"steps {wrong_steps!r}: expected (a whole number|at least 1)"):
             untyped.collect("CartPole-v1", steps=wrong_steps)
     for seed in ("a", None, 1.5, -1):
-        with pytest.raises(CollectError, match=f"seed {seed!r}: expected an integer of at least 0"):
+        with pytest.raises(CollectError, match=f"seed {seed!r}: expected (a whole number|at least 0)"):
             untyped.collect("CartPole-v1", seed=seed)
 
 
@@ -449,7 +449,7 @@ def test_wrong_lists_and_numbers_are_named(
 
 @pytest.mark.parametrize("wrong", [{"workers": "2"}, {"step_timeout": "2"}, {"step_timeout": 0}], ids=str)
 def test_wrong_numbers_of_a_collection_are_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    with pytest.raises(CollectError, match=f"{next(iter(wrong)).replace('_', ' ')} .*: expected"):
+    with pytest.raises(CollectError, match=f"{next(iter(wrong))} .*: expected"):
         rlx.collect("CartPole-v1", steps=10, output=tmp_path / "new", **wrong)
 
 

@@ -90,7 +90,7 @@ def test_arguments_that_do_not_go_together() -> None:
         ({"p": [1, 1], "sample_from_all": True}, "either sample_from_all or p"),
         ({"p": [1]}, "2 probabilities of at least 0"),
         ({"p": [0, 0]}, "not all 0"),
-        ({"num_buffer_sampled": 0}, "num_buffer_sampled of at least 1"),
+        ({"num_buffer_sampled": 0}, "num_buffer_sampled 0: expected at least 1"),
         ({"transform": FrameStack(2)}, "belongs to the buffers"),
     ):
         with pytest.raises((ValueError, TypeError), match=message):

@@ -100,7 +100,7 @@ def test_bad_arguments(storages: list[ListedStorage]) -> None:
             ensemble(p=p)
     with pytest.raises(TypeError, match="either sample_from_all or p"):
         ensemble(sample_from_all=True, p=[1, 1, 1])
-    with pytest.raises(ValueError, match="num_buffer_sampled of at least 1"):
+    with pytest.raises(ValueError, match="num_buffer_sampled 0: expected at least 1"):
         ensemble(num_buffer_sampled=0)
     with pytest.raises(ValueError, match="3 storages, found 2"):
         ensemble().sample(storages[:2], 12)

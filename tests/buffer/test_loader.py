@@ -376,7 +376,7 @@ def test_half_of_what_torchrun_sets_is_refused(dataset: Dataset, monkeypatch: py
 
 
 BAD: dict[str, tuple[dict[str, Any], type[Exception]]] = {
-    "batch_size 0: expected a whole number of at least 1": ({"batch_size": 0}, OptionError),
+    "batch_size 0: expected at least 1": ({"batch_size": 0}, OptionError),
     "batch_size '8': expected a whole": ({"batch_size": "8"}, OptionError),
     "slice_len 0: expected": ({"slice_len": 0}, OptionError),
     "block -5: expected": ({"block": -5}, OptionError),

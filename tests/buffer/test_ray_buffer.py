@@ -85,7 +85,7 @@ def test_limits_that_would_block_everybody() -> None:
     for arguments in ((4, 10, 3.0), (1, 10, 0.5), (2, 10, (21.0, 40.0))):
         with pytest.raises(ValueError, match=r"error_buffer .* blocks all"):
             SampleToInsertRatio(*arguments)
-    with pytest.raises(ValueError, match="min_size 0: expected 1 or more"):
+    with pytest.raises(ValueError, match="min_size 0: expected at least 1"):
         MinSize(0)
 
 

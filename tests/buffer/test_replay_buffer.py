@@ -114,9 +114,9 @@ def test_batch_sizes_that_do_not_go_together() -> None:
         buffer().sample()
     with pytest.raises(ValueError, match="no batch size"):
         next(iter(buffer()))
-    with pytest.raises(ValueError, match="expected an integer of at least 1"):
+    with pytest.raises(ValueError, match="batch_size 0: expected at least 1"):
         buffer().sample(0)
-    with pytest.raises(ValueError, match="expected an integer of at least 1"):
+    with pytest.raises(ValueError, match="batch_size 0: expected at least 1"):
         buffer(batch_size=0)
     with pytest.raises(ValueError, match="prefetch requires batch_size"):
         buffer(prefetch=2)
@@ -383,7 +383,7 @@ def test_a_trajectory_key_that_is_not_stored_gives_way_to_the_end_key() -> None:
 
 
 def test_a_storage_without_room() -> None:
-    with pytest.raises(ValueError, match="max_size 0, ndim 1: expected 1 or more of each"):
+    with pytest.raises(ValueError, match="max_size 0: expected at least 1"):
         LazyTensorStorage(0)
 
 
@@ -401,9 +401,9 @@ def test_lanes_may_change_while_nothing_is_stored() -> None:
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, 4.0, "4"])
 def test_a_batch_size_that_is_no_number_of_steps(size: Any) -> None:
-    with pytest.raises(ValueError, match=f"batch of {size!r} steps: expected an integer of at least 1"):
+    with pytest.raises(ValueError, match=f"batch_size {size!r}: expected (a whole number|at least 1)"):
         ReplayBuffer(storage=LazyTensorStorage(10), batch_size=size)
-    with pytest.raises(ValueError, match=f"batch of {size!r} steps: expected an integer of at least 1"):
+    with pytest.raises(ValueError, match=f"batch_size {size!r}: expected (a whole number|at least 1)"):
         ReplayBuffer(storage=LazyTensorStorage(10)).sample(size)
 
 

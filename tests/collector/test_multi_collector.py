@@ -583,7 +583,7 @@ def test_help_shows_all_arguments(kind: type[MultiCollector]) -> None:
 def test_arguments_that_exclude_each_other() -> None:
     with pytest.raises(CollectError, match="policy and policy_factory: expected only one of them"):
         MultiCollector([Counter], one, policy_factory=[Lean], frames_per_batch=4, actors=InlineActors())
-    with pytest.raises(CollectError, match="batches of 0 trajectories: expected at least 1"):
+    with pytest.raises(CollectError, match="trajs_per_batch 0: expected at least 1"):
         MultiCollector([Counter], one, trajs_per_batch=0, actors=InlineActors())
     with pytest.raises(CollectError, match="step_timeout: a DistributedCollector does not support it"):
         DistributedCollector([Counter], one, frames_per_batch=4, step_timeout=1.0)

@@ -417,10 +417,10 @@ def test_episodes_that_the_end_cuts_are_marked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"envs": 10**9}, "envs 1000000000: expected at most 65536"),
-        ({"workers": 10**6}, "workers 1000000: expected at most 4096"),
-        ({"envs": 0}, "envs 0: expected an integer of at least 1"),
-        ({"shard_steps": 0}, "shard_steps 0: expected an integer of at least 1"),
+        ({"envs": 10**9}, "envs 1000000000: expected 1 to 65,536"),
+        ({"workers": 10**6}, "workers 1000000: expected 1 to 4,096"),
+        ({"envs": 0}, "envs 0: expected 1 to 65,536"),
+        ({"shard_steps": 0}, "shard_steps 0: expected at least 1"),
     ],
 )
 def test_numbers_out_of_range(wrong: dict[str, int], said: str, tmp_path: Path) -> None:

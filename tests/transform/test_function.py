@@ -412,5 +412,5 @@ def test_what_a_function_is_called() -> None:
     code = Code.of(functions.doubled)
     assert described(Function(code, Per.BLOCK, 4)) == f"fn:{code.name},per=block,chunk=4"
     assert described(Function(code, Per.STEP)) == f"fn:{code.name},per=step"
-    with pytest.raises(TransformError, match="chunk_steps is 0, expected 1 or more"):
+    with pytest.raises(TransformError, match="chunk_steps 0: expected at least 1"):
         Function(code, Per.BLOCK, 0)

@@ -57,9 +57,9 @@ def test_a_fraction_is_a_function_of_the_seed() -> None:
         ("filter:__import__(1)", "name '__import__' is unknown"),
         ("subsample", "expected either every=N or fraction=F"),
         ("subsample:every=2,fraction=0.5", "expected either every=N or fraction=F"),
-        ("subsample:every=-1", "every is -1, expected at least 1"),
-        ("subsample:fraction=1.5", "fraction is 1.5, expected 0 to 1"),
-        ("subsample:fraction=0.5,seed=-1", "seed is -1, expected at least 0"),
+        ("subsample:every=-1", "every -1: expected at least 1"),
+        ("subsample:fraction=1.5", "fraction 1.5: expected 0 to 1"),
+        ("subsample:fraction=0.5,seed=-1", "seed -1: expected at least 0"),
         ("subsample:fraction=x", "fraction is 'x', expected a number"),
     ],
 )

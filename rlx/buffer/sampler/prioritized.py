@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from rlx.buffer.protocol import Rows, Storage
 from rlx.buffer.sampler.steps import SeededSampler, stored_steps
 from rlx.errors import SamplingError
+from rlx.numbers import check_real, check_whole
 
 _SHIFT = 4
 _WIDTH = 1 << _SHIFT
@@ -25,8 +26,7 @@ class PriorityTree:
     """
 
     def __init__(self, capacity: int, of: Literal["sum", "min", "max"] = "sum") -> None:
-        if capacity < 1:
-            raise ValueError(f"expected capacity of at least 1, found {capacity}")
+        check_whole("capacity", capacity)
         self.capacity = capacity
         self._reduce = _REDUCE[of]
         self._nothing = _NOTHING[of]
@@ -150,8 +150,10 @@ class PrioritizedSampler(SeededSampler):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(seed=seed, generator=generator)
-        if alpha < 0 or beta < 0 or eps <= 0:
-            raise ValueError(f"expected alpha and beta >= 0 and eps > 0, found {alpha}, {beta} and {eps}")
+        for name, value in (("alpha", alpha), ("beta", beta), ("eps", eps)):
+            check_real(name, value, 0)
+        if eps == 0:
+            raise ValueError("eps 0: expected more, so that steps of priority 0 are drawn too")
         if reduction not in REDUCE:
             raise ValueError(f"reduction {reduction!r}: expected one of {', '.join(REDUCE)}")
         self.alpha, self.beta, self.eps = alpha, beta, eps

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from rlx.buffer.protocol import Sampler
+from rlx.numbers import check_whole
 
 
 @runtime_checkable
@@ -134,8 +135,7 @@ class LinearScheduler(ParameterScheduler):
 
     def __init__(self, obj: HasSampler | Sampler, param_name: str, final_value: float, num_steps: int) -> None:
         super().__init__(obj, param_name)
-        if num_steps < 1:
-            raise ValueError(f"num_steps {num_steps}: expected 1 or more")
+        check_whole("num_steps", num_steps)
         self.final_val = final_value
         self.num_steps = num_steps
 

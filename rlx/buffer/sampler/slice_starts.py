@@ -12,6 +12,7 @@ from tensordict import NestedKey, unravel_key
 
 from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex
 from rlx.errors import SamplingError, SliceTooLongError
+from rlx.numbers import check_whole
 
 SLICE_END = ("collector", "slice_end")
 MASK = ("collector", "mask")
@@ -37,15 +38,17 @@ class Slicing:
     def __post_init__(self) -> None:
         if any(self.span) and (self.whole_trajectories or self.start_at_reset):
             raise TypeError("span: expected neither whole_trajectories nor start_at_reset")
-        if any(reach < 0 for reach in self.span):
-            raise ValueError(f"span {self.span}: expected numbers of at least 0")
+        for reach in self.span:
+            check_whole("span", reach, 0)
         if (self.num_slices is None) == (self.slice_len is None):
             raise TypeError(
                 f"expected either num_slices or slice_len, found num_slices={self.num_slices}, "
                 f"slice_len={self.slice_len}"
             )
-        if (self.num_slices or self.slice_len or 0) < 1:
-            raise ValueError(f"expected a number of at least 1, found {self.num_slices or self.slice_len}")
+        if self.num_slices is not None:
+            check_whole("num_slices", self.num_slices)
+        if self.slice_len is not None:
+            check_whole("slice_len", self.slice_len)
 
     @property
     def is_plain(self) -> bool:

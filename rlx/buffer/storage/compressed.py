@@ -15,7 +15,9 @@ from rlx.buffer.index.continuity import Leaves, Path, bytes_of
 from rlx.buffer.index.ring import run_starts
 from rlx.buffer.protocol import Rows
 from rlx.buffer.storage.tensors import LazyTensorStorage
+from rlx.numbers import check_whole
 from rlx.store.chunk_codec import ZstdChunks
+from rlx.store.codec import MAX_LEVELS
 from rlx.store.dictionary import trained_dictionary
 from rlx.store.kernel import Kernel, address, kernel
 from rlx.store.memory import empty_rows
@@ -194,6 +196,7 @@ class CompressedStorage(LazyTensorStorage):
     """
 
     def __init__(self, max_size: int, *, ndim: int = 1, level: int = 6) -> None:
+        check_whole("level", level, 0, MAX_LEVELS["zstd-dict"])
         super().__init__(max_size, ndim=ndim)
         self._level = level
         self._logs: dict[Path, FrameLog] = {}

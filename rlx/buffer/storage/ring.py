@@ -26,6 +26,7 @@ from rlx.buffer.storage.step_schema import (
     schema_of,
 )
 from rlx.errors import SamplingError, SchemaMismatchError
+from rlx.numbers import check_whole
 from rlx.transform.protocol import as_path
 
 
@@ -38,9 +39,10 @@ class RingStorage(SavedSteps, Storage, ABC):
     """
 
     def __init__(self, max_size: int, *, ndim: int = 1) -> None:
-        if max_size < 1 or ndim < 1:
-            raise ValueError(f"max_size {max_size}, ndim {ndim}: expected 1 or more of each")
-        self.max_size = int(max_size)  # of 1e6, as in TorchRL
+        # 1e6 is a size too, as in TorchRL.
+        check_whole("max_size", int(max_size) if isinstance(max_size, float) and max_size % 1 == 0 else max_size)
+        check_whole("ndim", ndim)
+        self.max_size = int(max_size)
         self.ndim = ndim
         self._schema: StepSchema = {}
         self._lane_shape: tuple[int, ...] = ()

@@ -14,6 +14,7 @@ from rlx.buffer.protocol import Keys, Rows
 from rlx.buffer.storage.step_schema import signed
 from rlx.buffer.transform.compose import StoredSteps, pick
 from rlx.errors import TransformError
+from rlx.numbers import check_whole
 from rlx.transform.multi_step import NStep
 from rlx.transform.protocol import Pointwise, Reader, as_keys, as_path, leaves_named, wanted
 
@@ -43,8 +44,7 @@ class FrameStack:
     keys: NestedKey | Sequence[NestedKey] = ("observation",)
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"frame stack of {self.k}: expected 1 or more")
+        check_whole("k", self.k)
         if self.padding not in ("repeat", "zeros"):
             raise ValueError(f"padding {self.padding!r}: expected 'repeat' or 'zeros'")
         object.__setattr__(self, "keys", as_keys(self.keys))

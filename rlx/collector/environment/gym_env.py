@@ -13,6 +13,7 @@ from rlx.collector.environment.gym_id import make, of_id
 from rlx.collector.environment.ted_env import TedEnv
 from rlx.collector.environment.vector import MakeEnv, VectorEnvironment, parallel, serial
 from rlx.errors import CollectError, RlxError
+from rlx.numbers import check_whole
 
 Makes = str | MakeEnv | Sequence[str | MakeEnv]
 
@@ -69,8 +70,7 @@ class _BatchedEnv(TedEnv):
         super().__init__()
         self.num_workers = num_workers
         self.create_env_fn = create_env_fn
-        if num_workers < 1:
-            raise CollectError(f"{self!r}: expected at least one worker")
+        check_whole("num_workers", num_workers, error=CollectError)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.num_workers}, {self.create_env_fn!r})"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rlx.collector.environment.space import ActionCheck, Arrays, RandomPolicy, Space, flatten
 from rlx.collector.environment.vector import VectorEnvironment
 from rlx.errors import CollectError
+from rlx.numbers import check_whole
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -204,8 +205,7 @@ class TedEnv(ABC):
         """
         from tensordict import LazyStackedTensorDict  # noqa: PLC0415
 
-        if max_steps < 1:
-            raise CollectError(f"max_steps={max_steps}: expected at least 1")
+        check_whole("max_steps", max_steps, error=CollectError)
         if not auto_reset and tensordict is None:
             raise CollectError("auto_reset=False: expected the tensordict where the rollout continues")
         stand = self._stand

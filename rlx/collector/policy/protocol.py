@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from rlx.collector.environment.space import Arrays, RandomPolicy, Space, leaves
 from rlx.errors import CollectError
+from rlx.numbers import check_real
 from rlx.schema import name_of
 
 
@@ -129,8 +130,7 @@ class EpsilonGreedy:
     """
 
     def __init__(self, policy: Policy, epsilon: float, action_space: Space, seeds: Sequence[int]) -> None:
-        if not 0 <= epsilon <= 1:
-            raise CollectError(f"epsilon {epsilon}: expected 0 to 1")
+        check_real("epsilon", epsilon, 0, 1, error=CollectError)
         if list(leaves(action_space, "action")) != ["action"]:
             raise CollectError(f"epsilon needs actions that are one array, found {action_space}")
         self._policy = policy

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +18,14 @@ from rlx.collector.worker.shard_thread import ShardThread
 from rlx.errors import CollectError
 from rlx.files.lock import check_seen
 from rlx.manifest import ShardRecord
+from rlx.numbers import check_real, check_whole
 from rlx.seeding import env_seeds, seeded
 from rlx.store.layout import partial_directory
 from rlx.store.writer import ShardFormat
 
 # More than any machine runs, so that mistyped numbers are refused at once.
 _MAX_ENVS, _MAX_WORKERS = 2**16, 2**12
+_SHORTEST_S = 1e-3  # as long as a step that does not hang may take
 # Long enough that a step costs little more than the environment takes; short enough that memory stays small.
 CHUNK_STEPS = 64
 # Episodes are written together: a block costs as much as tens of steps, and the thread that writes many small ones
@@ -141,18 +142,15 @@ class Collection:
     def __post_init__(self) -> None:
         if (self.budget.steps is None) == (self.budget.episodes is None):
             raise CollectError("expected a number of steps or of episodes, and not both")
-        numbers = {"steps": self.budget.steps, "episodes": self.budget.episodes}
-        numbers |= {"envs": self.num_envs, "workers": self.workers}
-        for name, number in {**numbers, "shard_steps": self.shard_steps, "seed": self.seed}.items():
-            least = int(name != "seed")
-            wanted = name not in ("steps", "episodes") or number is not None
-            if wanted and not (isinstance(number, Integral) and number >= least):
-                raise CollectError(f"{name} {number!r}: expected an integer of at least {least}")
-        for name, number, most in (("envs", self.num_envs, _MAX_ENVS), ("workers", self.workers, _MAX_WORKERS)):
-            if number > most:
-                raise CollectError(f"{name} {number}: expected at most {most}")
-        if self.step_timeout is not None and not (isinstance(self.step_timeout, Real) and self.step_timeout > 0):
-            raise CollectError(f"step timeout {self.step_timeout!r}: expected more than 0 seconds")
+        for name, number in (("steps", self.budget.steps), ("episodes", self.budget.episodes)):
+            if number is not None:
+                check_whole(name, number, error=CollectError)
+        check_whole("envs", self.num_envs, 1, _MAX_ENVS, error=CollectError)
+        check_whole("workers", self.workers, 1, _MAX_WORKERS, error=CollectError)
+        check_whole("shard_steps", self.shard_steps, error=CollectError)
+        check_whole("seed", self.seed, 0, error=CollectError)
+        if self.step_timeout is not None:
+            check_real("step_timeout", self.step_timeout, _SHORTEST_S, error=CollectError)
         if self.reward not in (None, *REWARDS):
             raise CollectError(f"rewards of dtype {self.reward!r}: expected {' or '.join(REWARDS)}")
 

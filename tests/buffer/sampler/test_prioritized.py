@@ -201,8 +201,10 @@ def test_bad_updates(rows: list[int], priority: list[float], error: type[Excepti
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(ValueError, match="alpha and beta >= 0 and eps > 0"):
+    with pytest.raises(ValueError, match=r"alpha -0.1: expected at least 0"):
         PrioritizedSampler(10, -0.1, 1)
+    with pytest.raises(ValueError, match="eps 0: expected more"):
+        PrioritizedSampler(10, 1, 1, eps=0)
     with pytest.raises(ValueError, match="reduction 'sum': expected one of max, min, median, mean"):
         PrioritizedSampler(10, 1, 1, reduction="sum")  # type: ignore[arg-type]
 
@@ -325,5 +327,5 @@ def test_one_value_for_all() -> None:
 
 @pytest.mark.parametrize("capacity", [0, -1])
 def test_a_tree_has_leaves(capacity: int) -> None:
-    with pytest.raises(ValueError, match="capacity of at least 1"):
+    with pytest.raises(ValueError, match=f"capacity {capacity}: expected at least 1"):
         PriorityTree(capacity)

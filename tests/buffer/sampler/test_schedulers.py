@@ -95,7 +95,7 @@ def test_a_scheduler_continues_from_its_state(make: Make, expected: list[float],
 def test_what_is_wrong_is_said() -> None:
     with pytest.raises(ValueError, match="RandomSampler has no attribute 'beta'"):
         LinearScheduler(RandomSampler(), "beta", 1.0, 4)
-    with pytest.raises(ValueError, match="num_steps 0: expected 1 or more"):
+    with pytest.raises(ValueError, match="num_steps 0: expected at least 1"):
         LinearScheduler(sampler(), "beta", 1.0, 0)
     with pytest.raises(ValueError, match="mode 'other': expected 'multiplicative' or 'additive'"):
         StepScheduler(sampler(), "beta", mode="other")  # type: ignore[arg-type]

@@ -115,7 +115,7 @@ def test_priorities_choose_among_the_starts(right: Any) -> None:
     ("options", "error", "match"),
     [
         ({"span": 3}, ValueError, r"span \(3, 3\): expected less than the 3 steps of a slice"),
-        ({"span": (-1, 0)}, ValueError, "expected numbers of at least 0"),
+        ({"span": (-1, 0)}, ValueError, "span -1: expected at least 0"),
         ({"span": 1, "start_at_reset": True}, TypeError, "span: expected neither"),
         ({"span": 1, "whole_trajectories": True}, TypeError, "span: expected neither"),
     ],

@@ -227,7 +227,7 @@ def test_names_that_exclude_each_other(kind: type[SliceSampler]) -> None:
         kind(slice_len=1, traj_key="a", trajectory_key="b")
     with pytest.raises(TypeError, match="either end_key or end_keys, found both"):
         kind(slice_len=1, end_key="a", end_keys=["b"])
-    with pytest.raises(ValueError, match="at least 1, found 0"):
+    with pytest.raises(ValueError, match="slice_len 0: expected at least 1"):
         kind(slice_len=0)
 
 

@@ -140,7 +140,7 @@ def test_a_text_is_one_key_and_an_unknown_key_is_refused(datasets: dict[bool, Da
 
 
 def test_arguments_that_mean_nothing() -> None:
-    with pytest.raises(ValueError, match="expected 1 or more"):
+    with pytest.raises(ValueError, match="k 0: expected at least 1"):
         FrameStack(0)
     with pytest.raises(ValueError, match="expected 'repeat' or 'zeros'"):
         FrameStack(2, "ones")  # type: ignore[arg-type]

@@ -155,7 +155,7 @@ def test_what_cannot_be_stepped() -> None:
         env.rollout(1, auto_reset=False)
     with pytest.raises(CollectError, match="policy gave no action"):
         env.rollout(1, lambda steps: steps)
-    with pytest.raises(CollectError, match="expected at least one worker"):
+    with pytest.raises(CollectError, match="num_workers 0: expected at least 1"):
         SerialEnv(0, "CartPole-v1")
     with pytest.raises(CollectError, match="has 1 functions: expected 2"):
         SerialEnv(2, [Counter]).reset()

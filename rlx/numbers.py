@@ -1,0 +1,56 @@
+"""Checks of numbers that users give as arguments."""
+
+import operator
+from typing import Any, SupportsFloat
+
+from rlx.errors import OptionError, RlxError
+
+
+def check_whole(
+    name: str,
+    value: Any,
+    minimum: float | None = 1,
+    maximum: float | None = None,
+    *,
+    error: type[RlxError] = OptionError,
+) -> None:
+    """Raise an error that names the argument if a value is not a whole number within the limits.
+
+    Example:
+        >>> check_whole("max_size", "a")
+        Traceback (most recent call last):
+        ...
+        rlx.errors.OptionError: max_size 'a': expected a whole number
+    """
+    try:
+        operator.index(value)
+    except TypeError:
+        raise error(f"{name} {value!r}: expected a whole number") from None
+    _check_range(name, value, minimum, maximum, error)
+
+
+def check_real(
+    name: str,
+    value: Any,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    *,
+    error: type[RlxError] = OptionError,
+) -> None:
+    """Raise an error that names the argument if a value is not a number within the limits; NaN is within none.
+
+    Example:
+        >>> check_real("gamma", 1.5, 0, 1)
+        Traceback (most recent call last):
+        ...
+        rlx.errors.OptionError: gamma 1.5: expected 0 to 1
+    """
+    if not isinstance(value, SupportsFloat):
+        raise error(f"{name} {value!r}: expected a number")
+    _check_range(name, value, minimum, maximum, error)
+
+
+def _check_range(name: str, value: Any, minimum: float | None, maximum: float | None, error: type[RlxError]) -> None:
+    if minimum is not None and not (minimum <= value and (maximum is None or value <= maximum)):  # also if it is NaN
+        limits = f"at least {minimum:,}" if maximum is None else f"{minimum:,} to {maximum:,}"
+        raise error(f"{name} {value}: expected {limits}")

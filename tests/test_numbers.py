@@ -1,0 +1,106 @@
+"""Numbers that are no numbers, or out of range, in every argument that takes one: the error names it."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import rlx
+from rlx.buffer import (
+    CompressedStorage,
+    FrameStack,
+    HERReplayBuffer,
+    LazyTensorStorage,
+    LinearScheduler,
+    MinSize,
+    NStep,
+    PrioritizedSampler,
+    ReplayBuffer,
+    ReturnToGo,
+    RewardClip,
+    SampleToInsertRatio,
+    SliceSampler,
+    ToFloat,
+)
+from rlx.collector import SerialEnv
+from rlx.errors import CodecError, CollectError, OptionError, TransformError
+from rlx.numbers import check_real, check_whole
+from rlx.store.codec import Codec
+from rlx.transform.images import Crop
+from rlx.transform.multi_step import FrameSkip
+from rlx.transform.selections import Subsample
+
+Make = Callable[[Any], object]
+WHOLE: dict[str, Make] = {
+    "max_size": LazyTensorStorage,
+    "level": lambda level: CompressedStorage(8, level=level),
+    "ndim": lambda ndim: LazyTensorStorage(8, ndim=ndim),
+    "capacity": lambda capacity: PrioritizedSampler(capacity, 1, 1),
+    "num_slices": lambda num_slices: SliceSampler(num_slices=num_slices),
+    "slice_len": lambda slice_len: SliceSampler(slice_len=slice_len),
+    "span": lambda span: SliceSampler(slice_len=2, span=(span, False)),
+    "num_steps": lambda number: LinearScheduler(PrioritizedSampler(8, 1, 1), "beta", 1.0, number),
+    "batch_size": lambda size: ReplayBuffer(storage=LazyTensorStorage(8), batch_size=size),
+    "prefetch": lambda prefetch: ReplayBuffer(storage=LazyTensorStorage(8), batch_size=2, prefetch=prefetch),
+    "min_size": MinSize,
+    "n": NStep,
+    "k": FrameStack,
+    "height": lambda height: Crop(height, 8),
+    "every": lambda every: Subsample(every=every),
+    "codec zstd: level": lambda level: Codec("zstd", level, 1),
+    "codec zstd: chunk": lambda chunk: Codec("zstd", 3, chunk),
+    "num_workers": lambda number: SerialEnv(number, "CartPole-v1"),
+    "frames_per_batch": lambda frames: rlx.Collector("CartPole-v1", frames_per_batch=frames),
+    "trajs_per_batch": lambda number: rlx.Collector("CartPole-v1", trajs_per_batch=number),
+}
+REAL: dict[str, Make] = {
+    "gamma": lambda gamma: NStep(3, gamma),
+    "alpha": lambda alpha: PrioritizedSampler(8, alpha, 1),
+    "beta": lambda beta: PrioritizedSampler(8, 1, beta),
+    "samples_per_insert": lambda number: SampleToInsertRatio(number, 1, 10.0),
+    "scale": ToFloat,
+    "low": RewardClip,
+    "fraction": lambda fraction: Subsample(fraction=fraction),
+    "her_ratio": lambda ratio: HERReplayBuffer(lambda *_: torch.zeros(1), her_ratio=ratio),
+}
+ERRORS = (OptionError, TransformError, CollectError, CodecError)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("value", ["a", 1.5, [3], -1, "3"])
+def test_a_whole_number(name: str, value: Any) -> None:
+    with pytest.raises(ERRORS, match=f"{name} {re.escape(repr(value))}: expected (a whole number|at least|. to) ?"):
+        WHOLE[name](value)
+
+
+@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("value", ["a", [3], "0.5"])
+def test_a_number(name: str, value: Any) -> None:
+    with pytest.raises(ERRORS, match=f"{name} {re.escape(repr(value))}: expected a number"):
+        REAL[name](value)
+
+
+@pytest.mark.parametrize("make", [FrameSkip, ReturnToGo, FrameStack])
+def test_of_transforms_of_several_rooms(make: Make) -> None:
+    with pytest.raises(ERRORS, match="'a': expected a"):
+        make("a")
+
+
+def test_what_is_a_number() -> None:
+    for value in (3, np.int64(3), np.uint8(3), torch.tensor(3), True):
+        check_whole("n", value)
+    for real in (0.5, np.float32(0.5), torch.tensor(0.5), 1, 0):
+        check_real("gamma", real, 0, 1)
+    check_whole("seed", -3, None)
+    with pytest.raises(OptionError, match="gamma nan: expected 0 to 1"):
+        check_real("gamma", float("nan"), 0, 1)
+    with pytest.raises(OptionError, match="n 20000: expected 1 to 10,000"):
+        check_whole("n", 20_000, 1, 10_000)
+
+
+def test_sizes_of_storages_in_scientific_notation() -> None:
+    size: Any = 1e3  # as in TorchRL
+    assert LazyTensorStorage(size).max_size == 1000
