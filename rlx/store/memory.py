@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +27,16 @@ _LEAST_BYTES = 1 << 17  # smaller ones are not given back to the system
 _MOST_BYTES = 1 << 23  # the most that is kept of one batch
 _MOST_KEPT = 16
 
-# Memory of batches, and the owner of its last use, who is gone when it may be used again.
-_blocks: deque[tuple[NDArray[np.uint8], weakref.ref[Any]]] = deque(maxlen=_MOST_KEPT)
+
+class _Block(NamedTuple):
+    """Memory of a batch; the owner of its last use, who is gone when it may be used again; and the thread of that."""
+
+    memory: NDArray[np.uint8]
+    owner: weakref.ref[Any]
+    thread: int
+
+
+_blocks: deque[_Block] = deque(maxlen=_MOST_KEPT)
 
 
 def empty_rows(count: int, row_bytes: int) -> NDArray[np.uint8]:
@@ -35,25 +44,35 @@ def empty_rows(count: int, row_bytes: int) -> NDArray[np.uint8]:
     size = -(-count * row_bytes // _STEP_BYTES) * _STEP_BYTES
     if not _LEAST_BYTES <= size <= _MOST_BYTES:
         return np.empty((count, row_bytes), np.uint8)
-    block = _block(size)
-    owner = _array_type(size).from_buffer(block.data)
-    _blocks.append((block, weakref.ref(owner)))
+    thread = threading.get_ident()
+    memory = _free(size, thread)
+    if memory is None:
+        memory = _free(size, None)
+    if memory is None:
+        memory = np.empty(size, np.uint8)
+    owner = _array_type(size).from_buffer(memory.data)
+    _blocks.append(_Block(memory, weakref.ref(owner), thread))
     return np.ndarray((count, row_bytes), np.uint8, owner)
 
 
-def _block(size: int) -> NDArray[np.uint8]:
+def _free(size: int, thread: int | None) -> NDArray[np.uint8] | None:
+    """Remove and return memory that a thread, or any, used before.
+
+    Memory of another thread is in the cache of another core: two threads that swapped theirs decoded 1.6 times as fast
+    as one, and not 1.9 times.
+    """
     others, found = [], None
     while found is None and _blocks:
         try:
-            entry = _blocks.pop()  # the last one is most likely in the cache
+            block = _blocks.pop()  # the last one is most likely in the cache
         except IndexError:  # another thread took it
             break
-        if len(entry[0]) == size and entry[1]() is None:
-            found = entry[0]
+        if len(block.memory) == size and thread in (None, block.thread) and block.owner() is None:
+            found = block.memory
         else:
-            others.append(entry)
+            others.append(block)
     _blocks.extend(reversed(others))
-    return np.empty(size, np.uint8) if found is None else found
+    return found
 
 
 @lru_cache(maxsize=64)

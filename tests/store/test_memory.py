@@ -2,9 +2,11 @@
 
 import gc
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rlx.store import memory
 from rlx.store.memory import empty_rows
@@ -18,7 +20,7 @@ def test_it_is_used_again_when_nobody_refers_to_it() -> None:
     part = torch.from_numpy(first).view(4, 10, 84, 84)[1:2]
     del first
     gc.collect()
-    assert memory._blocks[-1][1]() is not None
+    assert memory._blocks[-1].owner() is not None
     other = empty_rows(40, 7056)
     other[:] = 2
     assert bool((part == 1).all())
@@ -36,7 +38,7 @@ def test_little_is_kept() -> None:
     del rows
     gc.collect()
     assert len(memory._blocks) == 16
-    assert sum(len(block) for block, _ in memory._blocks) <= 16 * 2**23
+    assert sum(len(block.memory) for block in memory._blocks) <= 16 * 2**23
 
 
 def test_threads_get_memory_of_their_own() -> None:
@@ -54,3 +56,24 @@ def test_threads_get_memory_of_their_own() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_thread_gets_back_what_it_had() -> None:
+    """And not what another thread used later, which is in the cache of another core."""
+    memory._blocks.clear()
+    mine, place = used()
+    with ThreadPoolExecutor(1) as pool:
+        theirs, their_place = pool.submit(used).result()
+        del mine, theirs
+        gc.collect()
+        for _ in range(3):
+            assert used()[1] == place
+            assert pool.submit(lambda: used()[1]).result() == their_place
+    assert len(memory._blocks) == 2
+    rest = [used() for _ in range(2)]
+    assert [found for _, found in rest] == [place, their_place], "a page fault costs more"
+
+
+def used() -> tuple[NDArray[np.uint8], int]:
+    rows = empty_rows(20, 7056)
+    return rows, rows.__array_interface__["data"][0]
