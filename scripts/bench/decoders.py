@@ -20,7 +20,6 @@ import numba
 import numpy as np
 import zstandard
 from numcodecs import Zstd
-from numpy.typing import NDArray
 
 import rlx
 from rlx.store.chunk_codec import ZstdChunks
@@ -28,13 +27,12 @@ from rlx.store.dictionary import zstandard_dictionary
 from rlx.store.kernel import Kernel, kernel
 from rlx.store.shard_file import ShardFileReader
 from scripts.bench import peer, timing
+from scripts.bench.loader import Decode, Frames, Places, by_kernel
 from scripts.bench.play import GAMES
 from scripts.bench.run import converted_run
 
 WARMUP, REPEATS, TRANSITIONS, BATCHES, LEVEL = 3, 50, 128, 100, 9
-Frames = NDArray[np.uint8]
 Chunks = Sequence[bytes]
-Decode = Callable[[int], object]
 
 
 def random_batches(reader: ShardFileReader, seed: int) -> list[Chunks]:
@@ -43,24 +41,6 @@ def random_batches(reader: ShardFileReader, seed: int) -> list[Chunks]:
     first = rng.integers(len(reader.index) - 1, size=(BATCHES, TRANSITIONS))
     entries = reader.index[np.concatenate((first, first + 1), 1)].tolist()
     return [[bytes(reader.file[start : start + size]) for start, size in batch] for batch in entries]
-
-
-class Places:
-    """Where the chunks of each batch are in memory, and their bytes; they stay there as long as this does."""
-
-    def __init__(self, batches: Sequence[Chunks]) -> None:
-        self._joined = [np.frombuffer(b"".join(batch), np.uint8) for batch in batches]
-        self.size = [np.array([len(chunk) for chunk in batch], np.int64) for batch in batches]
-        self.place = [
-            joined.ctypes.data + np.cumsum(size) - size for joined, size in zip(self._joined, self.size, strict=True)
-        ]
-
-
-def by_kernel(codec: ZstdChunks, batches: Sequence[Chunks], out: Frames, compiled: Kernel) -> Decode:
-    """One call of ``frames.c``."""
-    chunks = Places(batches)
-    dictionary = np.full(len(out), codec.digested_for(compiled))
-    return lambda number: compiled.decode(chunks.place[number], chunks.size[number], dictionary, out)
 
 
 def by_numba(codec: ZstdChunks, batches: Sequence[Chunks], out: Frames, compiled: Kernel) -> Decode:

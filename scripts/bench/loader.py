@@ -15,7 +15,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
@@ -24,12 +24,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import rlx
 from rlx.buffer import FrameStack
 from rlx.buffer.loader import Loader
 from rlx.store.chunk_codec import ZstdChunks
 from rlx.store.dataset import Dataset
+from rlx.store.kernel import Kernel, kernel
 from rlx.store.shard_file import ShardFileReader
 from scripts.bench import peer, timing
 from scripts.bench.play import GAMES
@@ -38,6 +40,8 @@ from scripts.bench.run import Run, converted_run
 WARMUP, REPEATS, LEARNER_S, BATCHES = 2, 10, 0.002, 200
 STACK, DQN_BATCH, DQN_BATCHES = 4, 32, 1000
 DECODED = 100
+Frames = NDArray[np.uint8]
+Decode = Callable[[int], object]
 KINDS: Mapping[str, dict[str, Any]] = {
     "random": {"batch_size": 128},
     "slices_2x64": {"batch_size": 128, "slice_len": 64},
@@ -111,21 +115,58 @@ def decoder(dataset: Dataset, kind: str) -> Callable[[int], None]:
     return decode
 
 
+class Places:
+    """Where the chunks of each batch are in memory, and their bytes; they stay there as long as this does."""
+
+    def __init__(self, batches: Sequence[Sequence[bytes]]) -> None:
+        self._joined = [np.frombuffer(b"".join(batch), np.uint8) for batch in batches]
+        self.size = [np.array([len(chunk) for chunk in batch], np.int64) for batch in batches]
+        self.place = [
+            joined.ctypes.data + np.cumsum(size) - size for joined, size in zip(self._joined, self.size, strict=True)
+        ]
+
+
+def by_kernel(codec: ZstdChunks, batches: Sequence[Sequence[bytes]], out: Frames, compiled: Kernel) -> Decode:
+    """One call of ``frames.c``."""
+    chunks = Places(batches)
+    dictionary = np.full(len(out), codec.digested_for(compiled))
+    return lambda number: compiled.decode(chunks.place[number], chunks.size[number], dictionary, out)
+
+
+def in_threads(dataset: Dataset, seed: int) -> Decode:
+    """Return what decodes the frames of random batches without the interpreter lock."""
+    reader, compiled = dataset.steps._shards.array(0, "observation"), kernel()
+    if not isinstance(reader, ShardFileReader) or not isinstance(reader.codec, ZstdChunks) or compiled is None:
+        raise TypeError("the loader's benchmark needs zstd frames and the kernel")
+    rng = np.random.default_rng(seed)
+    entries = [reader.index[_frames("random", dataset, rng)].tolist() for _ in range(DECODED)]
+    batches = [[bytes(reader.file[start : start + size]) for start, size in batch] for batch in entries]
+    out = np.empty((len(batches[0]), reader.codec.chunk_bytes), np.uint8)
+    decode = by_kernel(reader.codec, batches, out, compiled)
+    return lambda number: decode(number % DECODED)
+
+
 def threads_ratio(run: Run) -> dict[str, Any]:
-    """How many times as many random batches a second two threads read as one."""
+    """How many times as many random batches a second two threads read as one, and the decoder alone decodes."""
     dataset = rlx.open(run.ours / peer.RUN_ID)
-    one = endless(Loader(dataset, 128, prefetch=0))
-    two = [endless(Loader(dataset, 128, prefetch=0, seed=seed)) for seed in (1, 2)]
+    loaders = [endless(Loader(dataset, 128, prefetch=0, seed=seed)) for seed in range(3)]
+    decoders = [map(in_threads(dataset, seed), itertools.count()) for seed in range(3)]
 
     def read(batches: Iterator[Any]) -> None:
         for batch in itertools.islice(batches, BATCHES):
             del batch
 
+    def read_all(readers: Sequence[Iterator[Any]]) -> Callable[[int], object]:
+        return lambda _: list(pool.map(read, readers))
+
     with ThreadPoolExecutor(2) as pool:
-        subjects = (lambda _: read(one), lambda _: list(pool.map(read, two)))
-        single, double = timing.interleaved(WARMUP + 5, *subjects)
-    pairs = zip(single[WARMUP:], double[WARMUP:], strict=True)
-    return {"ratio": round(statistics.median(2 * alone / both for alone, both in pairs), 2)}
+        subjects = [read_all(readers) for kind in (loaders, decoders) for readers in (kind[:1], kind[1:])]
+        taken = [seconds[WARMUP:] for seconds in timing.interleaved(WARMUP + 5, *subjects)]
+
+    def ratio(single: Sequence[float], double: Sequence[float]) -> float:
+        return round(statistics.median(2 * alone / both for alone, both in zip(single, double, strict=True)), 2)
+
+    return {"ratio": ratio(*taken[:2]), "decoder_ratio": ratio(*taken[2:])}
 
 
 def dqn_rate(run: Run, cores: int) -> int:
