@@ -32,7 +32,7 @@ def compile_kernel(target: Path) -> bool:
             [
                 *compiler,
                 "-std=c99",
-                "-Os",
+                "-O3",
                 "-s",
                 "-fno-asynchronous-unwind-tables",
                 "-shared",
