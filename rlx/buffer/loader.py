@@ -217,6 +217,7 @@ class Loader(IterableDataset[TensorDictBase]):
         return {
             "seed": order.seed,
             "elements": list(order.counts),
+            "checksums": [part.checksum for part in self._parts],
             "elements_per_batch": self._elements,
             "shuffle": order.shuffle,
             "replacement": order.replacement,
@@ -228,7 +229,7 @@ class Loader(IterableDataset[TensorDictBase]):
         """Make the next iteration continue from a state, also of another number of ranks or workers.
 
         Raises:
-            SamplingError: the state is of data of another size, of options that give other batches, or incomplete.
+            SamplingError: the state is of other data, of options that give other batches, or incomplete.
         """
         if missing := sorted({"epoch", "batch", "seed", "elements", "elements_per_batch"} - {*state}):
             raise SamplingError(f"state without {', '.join(missing)}: expected that of a loader")

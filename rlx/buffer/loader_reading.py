@@ -5,8 +5,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeAlias, cast
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -75,6 +76,17 @@ class Part:
         self.count = len(self.storage) if self.slices is None else self.slices.count
         self.left_out = 0 if self.slices is None else self.slices.left_out
         self._generation = generation
+
+    @cached_property
+    def checksum(self) -> int | None:
+        """CRC-32 of the lengths and returns of a dataset's trajectories; None of a buffer, whose steps change.
+
+        A copy in another codec or in other shards has the same.
+        """
+        if not isinstance(self.storage, DatasetStorage):
+            return None
+        table = self.storage.dataset.trajectories
+        return crc32(np.ascontiguousarray(table.returns).data, crc32(np.ascontiguousarray(table.length).data))
 
     @property
     def window(self) -> int:

@@ -420,6 +420,17 @@ def test_bad_sources_and_states(dataset: Dataset) -> None:
         Loader(dataset, 4).load_state_dict({**Loader(dataset, 4).state_dict(), "batch": -1})
 
 
+def test_a_state_of_another_dataset_of_equal_size_is_refused(tmp_path: Path, dataset: Dataset) -> None:
+    state = json.loads(json.dumps(Loader(dataset, 8).state_dict(batches=1)))
+    rlx.convert(dataset.path, tmp_path / "copy", to="zarr", codec="none")
+    copy = Loader(tmp_path / "copy", 8)
+    copy.load_state_dict(state)
+    assert copy.batch == 1
+    lengths = dataset.trajectories.length.tolist()
+    with pytest.raises(SamplingError, match=r"state of checksums \[\d+\], the loader has \[\d+\]"):
+        Loader(make_dataset(tmp_path / "other", tuple(lengths[::-1])), 8).load_state_dict(state)
+
+
 def test_ranks_share_whole_batches_whatever_remains(dataset: Dataset) -> None:
     # The rest of 4 steps is less than the 36 ranks, but none asks for it.
     loader = Loader(dataset, 36, drop_last=False, batches=1, rank=0, world_size=36)
