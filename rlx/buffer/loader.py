@@ -18,7 +18,7 @@ from rlx.buffer.batched_draws import batches_at_once
 from rlx.buffer.epoch_order import EpochOrder, Shuffle
 from rlx.buffer.loader_reading import Copies, LoaderSource, Part, Windows, joined, made_ahead
 from rlx.buffer.protocol import Rows
-from rlx.buffer.transform.compose import Compose, Transform, split
+from rlx.buffer.transform.compose import Compose, Transform, applied, split
 from rlx.errors import OptionError, SamplingError
 from rlx.fork import ThisProcessOnly
 from rlx.numbers import check_whole
@@ -382,9 +382,7 @@ class Loader(IterableDataset[TensorDictBase]):
         return steps
 
     def _finished(self, batch: Any) -> TensorDictBase:
-        for transform in self._transforms:
-            batch = transform(batch)
-        return cast("TensorDictBase", batch)
+        return cast("TensorDictBase", applied(self._transforms, batch))
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_is_resumed": True}

@@ -28,7 +28,7 @@ from rlx.buffer.saved_dataset import Saving, save_dataset
 from rlx.buffer.snapshot import blocks, describe, restore, restore_parts, rows_state, steps_of, steps_state
 from rlx.buffer.storage.dataset import as_storage
 from rlx.buffer.storage.lists import ListStorage
-from rlx.buffer.transform.compose import Compose, Inverted, Transform, reader, split
+from rlx.buffer.transform.compose import Compose, Inverted, Transform, applied, reader, split
 from rlx.buffer.writer import RoundRobinWriter
 from rlx.errors import OptionError, SchemaMismatchError
 from rlx.fork import on_fork
@@ -381,8 +381,7 @@ class ReplayBuffer(Preprocessing):
 
     def _finish(self, steps: TensorDictBase) -> Any:
         batch = steps if self._collate is None else self._collate(steps)
-        for transform in split(self._transform.transforms)[1]:
-            batch = transform(batch)
+        batch = applied(split(self._transform.transforms)[1], batch)
         batch = batch.pin_memory() if self._pin_memory else batch
         return self._back(batch)
 
@@ -420,8 +419,7 @@ class ReplayBuffer(Preprocessing):
             rows = rows_of(index, self._storage)
             around, rest = split(self._transform.transforms)
             steps = reader(self._storage, around, self._index).read(rows.reshape(-1))
-        for transform in rest:
-            steps = transform(steps)
+        steps = applied(rest, steps)
         return self._back(steps if rows.ndim == 1 else steps.reshape(*rows.shape, *steps.batch_size[1:]))
 
     # ---- parts

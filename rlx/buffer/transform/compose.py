@@ -18,6 +18,7 @@ from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
 from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex
 from rlx.buffer.storage.step_schema import padded, signed
 from rlx.buffer.storage.tensors import LazyTensorStorage
+from rlx.errors import TransformError
 from rlx.transform.protocol import Neighbours, NeighbourTransform, Pointwise, Reader
 
 Transform = Callable[[TensorDictBase], TensorDictBase] | NeighbourTransform
@@ -122,7 +123,7 @@ class Transformed(_Reader):
         if isinstance(self._transform, Pointwise):
             return self._transform(self._below.read(rows, keys))
         # Only the callable knows which keys it needs.
-        steps: TensorDictBase = self._transform(self._below.read(rows))
+        steps: TensorDictBase = applied([self._transform], self._below.read(rows))
         if steps.batch_size[:1] != (len(rows),):
             raise ValueError(
                 f"transform {self._transform!r} returned {list(steps.batch_size)} for {len(rows)} steps: "
@@ -151,6 +152,19 @@ def split(transforms: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
     return transforms[:cut], transforms[cut:]
 
 
+def applied(transforms: Sequence[Any], batch: TensorDictBase) -> Any:
+    """Return the batch after transforms, none of which may need neighbours.
+
+    Raises:
+        TransformError: one returned nothing.
+    """
+    for transform in transforms:
+        batch = transform(batch)
+        if batch is None:
+            raise TransformError(f"{transform!r} returned None, expected the batch")
+    return batch
+
+
 class Compose:
     """Transforms applied in order; on writing, the ``inv`` of those that have one is applied in reverse order.
 
@@ -174,9 +188,8 @@ class Compose:
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
         """Return the batch after the transforms, none of which may need neighbours."""
-        for transform in self.transforms:
-            batch = transform(batch)
-        return batch
+        found: TensorDictBase = applied(self.transforms, batch)
+        return found
 
     def inv(self, steps: TensorDictBase) -> TensorDictBase:
         """Return steps in the form to be stored."""

@@ -4,9 +4,11 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 
+import rlx
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.buffer.transform import Compose, FrameStack, Inverted, NStep, RewardSign
+from rlx.errors import TransformError
 from rlx.transform.images import Resize
 
 
@@ -70,6 +72,21 @@ def test_inverted_swaps_the_two() -> None:
 def test_neighbours_cannot_be_looked_at_before_they_are_stored() -> None:
     with pytest.raises(TypeError, match="needs stored steps"):
         Inverted(FrameStack(2))
+
+
+def test_a_transform_that_returns_nothing_is_named() -> None:
+    def forgetful(batch: TensorDictBase) -> None:
+        batch["a"] += 1
+
+    wrong: Any = forgetful
+    with pytest.raises(TransformError, match=r"forgetful .* returned None, expected the batch"):
+        buffer(wrong).sample(1)
+    with pytest.raises(TransformError, match="returned None, expected the batch"):
+        buffer(wrong, FrameStack(2, keys=["a"])).sample(1)
+    with pytest.raises(TransformError, match="returned None, expected the batch"):
+        buffer(wrong)[0]
+    with pytest.raises(TransformError, match="returned None, expected the batch"):
+        next(iter(rlx.loader(buffer(double), 1, transform=wrong)))
 
 
 def test_inserting_into_a_buffer() -> None:
