@@ -89,6 +89,12 @@ def test_of_transforms_of_several_rooms(make: Make) -> None:
         make("a")
 
 
+def test_keys_that_are_no_keys() -> None:
+    keys: Any = 5
+    with pytest.raises(TransformError, match="keys 5: expected a text, or a list of texts"):
+        ToFloat(keys=keys)
+
+
 def test_what_is_a_number() -> None:
     for value in (3, np.int64(3), np.uint8(3), torch.tensor(3), True):
         check_whole("n", value)

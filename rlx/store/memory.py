@@ -58,8 +58,7 @@ def empty_rows(count: int, row_bytes: int) -> NDArray[np.uint8]:
 def _free(size: int, thread: int | None) -> NDArray[np.uint8] | None:
     """Remove and return memory that a thread, or any, used before.
 
-    Memory of another thread is in the cache of another core: two threads that swapped theirs decoded 1.6 times as fast
-    as one, and not 1.9 times.
+    Memory of another thread is in the cache of another core: two threads that swap theirs read a tenth fewer batches.
     """
     others, found = [], None
     while found is None and _blocks:

@@ -7,7 +7,7 @@ A transform of both, such as ``NStep``, is one class with ``schema`` and ``block
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -131,7 +131,13 @@ def as_path(key: Key) -> tuple[str, ...]:
 
 
 def as_keys(keys: Key | Sequence[Key]) -> tuple[Key, ...]:
-    """Return keys as a tuple; a text is one key."""
+    """Return keys as a tuple; a text is one key.
+
+    Raises:
+        TransformError: it is neither a text nor a sequence.
+    """
+    if not isinstance(keys, Iterable):
+        raise TransformError(f"keys {keys!r}: expected a text, or a list of texts")
     return (keys,) if isinstance(keys, str) else tuple(keys)
 
 
