@@ -27,20 +27,21 @@ from rlx.store.dictionary import zstandard_dictionary
 from rlx.store.kernel import Kernel, kernel
 from rlx.store.shard_file import ShardFileReader
 from scripts.bench import peer, timing
-from scripts.bench.loader import Decode, Frames, Places, by_kernel
+from scripts.bench.loader import (
+    TRANSITIONS,
+    Chunks,
+    Decode,
+    Frames,
+    Places,
+    by_kernel,
+    chunks_of,
+    over_batches,
+    random_batches,
+)
 from scripts.bench.play import GAMES
 from scripts.bench.run import converted_run
 
-WARMUP, REPEATS, TRANSITIONS, BATCHES, LEVEL = 3, 50, 128, 100, 9
-Chunks = Sequence[bytes]
-
-
-def random_batches(reader: ShardFileReader, seed: int) -> list[Chunks]:
-    """The chunks of each batch. All differ, or the processor's cache would have them."""
-    rng = np.random.default_rng(seed)
-    first = rng.integers(len(reader.index) - 1, size=(BATCHES, TRANSITIONS))
-    entries = reader.index[np.concatenate((first, first + 1), 1)].tolist()
-    return [[bytes(reader.file[start : start + size]) for start, size in batch] for batch in entries]
+WARMUP, REPEATS, LEVEL = 3, 50, 9
 
 
 def by_numba(codec: ZstdChunks, batches: Sequence[Chunks], out: Frames, compiled: Kernel) -> Decode:
@@ -149,7 +150,7 @@ def measure(reader: ShardFileReader, codec: ZstdChunks, compiled: Kernel, rounds
         if not (out == last).all():
             raise ValueError(f"{name} decodes other frames")
         out[:] = 0
-        decoders.append(_around(decode))
+        decoders.append(over_batches(decode))
         sizes.append(np.mean([len(chunk) for batch in batches for chunk in batch]))
     taken = timing.interleaved(WARMUP + rounds, *decoders, repeats=REPEATS)
     return {
@@ -161,10 +162,6 @@ def measure(reader: ShardFileReader, codec: ZstdChunks, compiled: Kernel, rounds
         }
         for name, size, first, seconds in zip(subjects, sizes, first_s, taken, strict=True)
     }
-
-
-def _around(decode: Decode) -> Decode:
-    return lambda number: decode(number % BATCHES)
 
 
 def main() -> None:
@@ -179,10 +176,8 @@ def main() -> None:
         raise SystemExit("error: the kernel was not built")
     with tempfile.TemporaryDirectory() as folder:
         run = converted_run(Path(folder), options.game, options.rows, 1, with_peer=False)
-        reader = rlx.open(run.ours / peer.RUN_ID).steps._shards.array(0, "observation")
-        if not isinstance(reader, ShardFileReader) or not isinstance(reader.codec, ZstdChunks):
-            raise SystemExit("error: expected zstd frames")
-        result = {"game": options.game, **measure(reader, reader.codec, compiled, options.rounds)}
+        reader, codec = chunks_of(rlx.open(run.ours / peer.RUN_ID))
+        result = {"game": options.game, **measure(reader, codec, compiled, options.rounds)}
     timing.report(result, options)
 
 

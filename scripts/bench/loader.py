@@ -39,7 +39,8 @@ from scripts.bench.run import Run, converted_run
 
 WARMUP, REPEATS, LEARNER_S, BATCHES = 2, 10, 0.002, 200
 STACK, DQN_BATCH, DQN_BATCHES = 4, 32, 1000
-DECODED = 100
+DECODED, TRANSITIONS = 100, 128
+Chunks = Sequence[bytes]
 Frames = NDArray[np.uint8]
 Decode = Callable[[int], object]
 KINDS: Mapping[str, dict[str, Any]] = {
@@ -94,19 +95,33 @@ def _frames(kind: str, dataset: Dataset, rng: np.random.Generator) -> Any:
     return np.concatenate([first + np.arange(STACK + 1) for first in rng.integers(rows - STACK, size=DQN_BATCH)])
 
 
+def chunks_of(dataset: Dataset) -> tuple[ShardFileReader, ZstdChunks]:
+    """The compressed observations of the first shard, and their codec."""
+    reader = dataset.steps._shards.array(0, "observation")
+    if not isinstance(reader, ShardFileReader) or not isinstance(reader.codec, ZstdChunks):
+        raise TypeError("the benchmark needs zstd frames")
+    return reader, reader.codec
+
+
+def random_batches(reader: ShardFileReader, seed: int) -> list[Chunks]:
+    """The chunks of 128 random transitions, a batch each. All differ, or the processor's cache would have them."""
+    rng = np.random.default_rng(seed)
+    first = rng.integers(len(reader.index) - 1, size=(DECODED, TRANSITIONS))
+    entries = reader.index[np.concatenate((first, first + 1), 1)].tolist()
+    return [[bytes(reader.file[start : start + size]) for start, size in batch] for batch in entries]
+
+
 def decoder(dataset: Dataset, kind: str) -> Callable[[int], None]:
     """Return what decodes the frames of one batch after the other into memory that is there, and does nothing else.
 
     The batches differ: the same frames again and again are decoded out of the processor's cache, in half of the time.
     """
-    reader = dataset.steps._shards.array(0, "observation")
-    if not isinstance(reader, ShardFileReader) or not isinstance(reader.codec, ZstdChunks):
-        raise TypeError("the loader's benchmark needs zstd frames")
+    reader, codec = chunks_of(dataset)
     rng = np.random.default_rng(0)
     batches = [reader.index[_frames(kind, dataset, rng)].tolist() for _ in range(DECODED)]
     joined = [b"".join(bytes(reader.file[start : start + size]) for start, size in batch) for batch in batches]
-    out = np.empty((len(batches[0]), reader.codec.chunk_bytes), np.uint8).reshape(-1)
-    decompressor = reader.codec._decompressor
+    out = np.empty((len(batches[0]), codec.chunk_bytes), np.uint8).reshape(-1)
+    decompressor = codec._decompressor
 
     def decode(number: int) -> None:
         with decompressor.stream_reader(joined[number % DECODED], read_across_frames=True) as frame:
@@ -118,7 +133,7 @@ def decoder(dataset: Dataset, kind: str) -> Callable[[int], None]:
 class Places:
     """Where the chunks of each batch are in memory, and their bytes; they stay there as long as this does."""
 
-    def __init__(self, batches: Sequence[Sequence[bytes]]) -> None:
+    def __init__(self, batches: Sequence[Chunks]) -> None:
         self._joined = [np.frombuffer(b"".join(batch), np.uint8) for batch in batches]
         self.size = [np.array([len(chunk) for chunk in batch], np.int64) for batch in batches]
         self.place = [
@@ -126,7 +141,7 @@ class Places:
         ]
 
 
-def by_kernel(codec: ZstdChunks, batches: Sequence[Sequence[bytes]], out: Frames, compiled: Kernel) -> Decode:
+def by_kernel(codec: ZstdChunks, batches: Sequence[Chunks], out: Frames, compiled: Kernel) -> Decode:
     """One call of ``frames.c``."""
     chunks = Places(batches)
     dictionary = np.full(len(out), codec.digested_for(compiled))
@@ -135,14 +150,15 @@ def by_kernel(codec: ZstdChunks, batches: Sequence[Sequence[bytes]], out: Frames
 
 def in_threads(dataset: Dataset, seed: int) -> Decode:
     """Return what decodes the frames of random batches without the interpreter lock."""
-    reader, compiled = dataset.steps._shards.array(0, "observation"), kernel()
-    if not isinstance(reader, ShardFileReader) or not isinstance(reader.codec, ZstdChunks) or compiled is None:
-        raise TypeError("the loader's benchmark needs zstd frames and the kernel")
-    rng = np.random.default_rng(seed)
-    entries = [reader.index[_frames("random", dataset, rng)].tolist() for _ in range(DECODED)]
-    batches = [[bytes(reader.file[start : start + size]) for start, size in batch] for batch in entries]
-    out = np.empty((len(batches[0]), reader.codec.chunk_bytes), np.uint8)
-    decode = by_kernel(reader.codec, batches, out, compiled)
+    (reader, codec), compiled = chunks_of(dataset), kernel()
+    if compiled is None:
+        raise TypeError("the benchmark needs the kernel")
+    out = np.empty((2 * TRANSITIONS, codec.chunk_bytes), np.uint8)
+    return over_batches(by_kernel(codec, random_batches(reader, seed), out, compiled))
+
+
+def over_batches(decode: Decode) -> Decode:
+    """Return what decodes one batch after the other, and after the last the first."""
     return lambda number: decode(number % DECODED)
 
 
