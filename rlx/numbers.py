@@ -35,9 +35,13 @@ def check_real(
     minimum: float | None = None,
     maximum: float | None = None,
     *,
+    above: float | None = None,
     error: type[RlxError] = OptionError,
 ) -> None:
     """Raise an error that names the argument if a value is not a number within the limits; NaN is within none.
+
+    Args:
+        above: a limit that the value must exceed.
 
     Example:
         >>> check_real("gamma", 1.5, 0, 1)
@@ -47,6 +51,8 @@ def check_real(
     """
     if not isinstance(value, SupportsFloat):
         raise error(f"{name} {value!r}: expected a number")
+    if above is not None and not float(value) > above:
+        raise error(f"{name} {value}: expected more than {above:,}")
     _check_range(name, value, minimum, maximum, error)
 
 

@@ -70,10 +70,16 @@ ERRORS = (OptionError, TransformError, CollectError, CodecError)
 
 
 @pytest.mark.parametrize("name", WHOLE)
-@pytest.mark.parametrize("value", ["a", 1.5, [3], -1, "3"])
+@pytest.mark.parametrize("value", ["a", 1.5, [3], "3"])
 def test_a_whole_number(name: str, value: Any) -> None:
-    with pytest.raises(ERRORS, match=f"{name} {re.escape(repr(value))}: expected (a whole number|at least|. to) ?"):
+    with pytest.raises(ERRORS, match=f"{name} {re.escape(repr(value))}: expected a whole number"):
         WHOLE[name](value)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_number_within_limits(name: str) -> None:
+    with pytest.raises(ERRORS, match=f"{name} -1: expected (at least )?[01]"):
+        WHOLE[name](-1)
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -103,6 +109,8 @@ def test_what_is_a_number() -> None:
     check_whole("seed", -3, None)
     with pytest.raises(OptionError, match="gamma nan: expected 0 to 1"):
         check_real("gamma", float("nan"), 0, 1)
+    with pytest.raises(OptionError, match="eps nan: expected more than 0"):
+        check_real("eps", float("nan"), above=0)
     with pytest.raises(OptionError, match="n 20000: expected 1 to 10,000"):
         check_whole("n", 20_000, 1, 10_000)
 

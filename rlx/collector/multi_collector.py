@@ -23,6 +23,7 @@ from rlx.engine.engines import cores
 from rlx.engine.local_actors import LocalActors
 from rlx.engine.ray_actors import RayActors
 from rlx.errors import CollectError
+from rlx.numbers import check_real
 
 _BACKENDS = ("ray", "rpc", "distributed")
 
@@ -152,8 +153,8 @@ class MultiCollector(BaseCollector):
 
 
 def _actors(actors: Actors | None, step_timeout: float | None) -> Actors:
-    if step_timeout is not None and step_timeout <= 0:
-        raise CollectError(f"step_timeout {step_timeout}: expected more than 0 seconds")
+    if step_timeout is not None:
+        check_real("step_timeout", step_timeout, above=0, error=CollectError)
     if actors is None:
         return LocalActors(step_timeout)
     if step_timeout is not None:

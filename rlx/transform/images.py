@@ -119,8 +119,8 @@ class Resize(_OfPictures):
     keys: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if min(self.height, self.width) < 1 or max(self.height, self.width) > 2**15:
-            raise TransformError(f"images of {self.height} x {self.width}: expected 1 to 32,768 pixels")
+        check_whole("height", self.height, 1, 2**15, error=TransformError)
+        check_whole("width", self.width, 1, 2**15, error=TransformError)
 
     def field(self, name: str, field: Field) -> Field:
         """Return the field with images of the new size."""

@@ -218,11 +218,16 @@ def test_collect_with_a_policy_and_a_factory(tmp_path: Path) -> None:
     for wrong, message in cases:
         with pytest.raises(OptionError, match=message):
             rlx.collect(**{"env": "CartPole-v1", "output": tmp_path / "new", **wrong})
-    for wrong_steps in (0, "5", 1e3):
-        with pytest.raises(CollectError, match=f"steps {wrong_steps!r}: expected (a whole number|at least 1)"):
+    for wrong_steps, expected in ((0, "at least 1"), ("5", "a whole number"), (1e3, "a whole number")):
+        with pytest.raises(CollectError, match=f"steps {wrong_steps!r}: expected {expected}"):
             untyped.collect("CartPole-v1", steps=wrong_steps)
-    for seed in ("a", None, 1.5, -1):
-        with pytest.raises(CollectError, match=f"seed {seed!r}: expected (a whole number|at least 0)"):
+    for seed, expected in (
+        ("a", "a whole number"),
+        (None, "a whole number"),
+        (1.5, "a whole number"),
+        (-1, "at least 0"),
+    ):
+        with pytest.raises(CollectError, match=f"seed {seed!r}: expected {expected}"):
             untyped.collect("CartPole-v1", seed=seed)
 
 

@@ -401,9 +401,10 @@ def test_lanes_may_change_while_nothing_is_stored() -> None:
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, 4.0, "4"])
 def test_a_batch_size_that_is_no_number_of_steps(size: Any) -> None:
-    with pytest.raises(ValueError, match=f"batch_size {size!r}: expected (a whole number|at least 1)"):
+    expected = "at least 1" if isinstance(size, int) else "a whole number"
+    with pytest.raises(ValueError, match=f"batch_size {size!r}: expected {expected}"):
         ReplayBuffer(storage=LazyTensorStorage(10), batch_size=size)
-    with pytest.raises(ValueError, match=f"batch_size {size!r}: expected (a whole number|at least 1)"):
+    with pytest.raises(ValueError, match=f"batch_size {size!r}: expected {expected}"):
         ReplayBuffer(storage=LazyTensorStorage(10)).sample(size)
 
 

@@ -137,7 +137,7 @@ class SamplerContract(ABC):
             sampler.sample(storage, 8)
 
     def test_a_batch_of_nothing(self, storage: ListedStorage) -> None:
-        with pytest.raises(ValueError, match="batch_size of at least 1, found 0"):
+        with pytest.raises(ValueError, match="batch_size 0: expected at least 1"):
             self.make().sample(storage, 0)
 
     def test_after_emptying_only_new_rows(self, storage: ListedStorage) -> None:

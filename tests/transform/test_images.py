@@ -135,8 +135,10 @@ def test_layouts() -> None:
 
 def test_sizes_and_fields_that_cannot_be() -> None:
     for height in (0, 2**15 + 1):
-        with pytest.raises(TransformError, match=f"images of {height} x 4: expected 1 to 32,768 pixels"):
+        with pytest.raises(TransformError, match=f"height {height}: expected 1 to 32,768"):
             Resize(height, 4)
+        with pytest.raises(TransformError, match=f"width {height}: expected 1 to 32,768"):
+            Resize(4, height)
     with pytest.raises(TransformError, match="width 0: expected at least 1"):
         Crop(4, 0)
     with pytest.raises(TransformError, match="unknown field 'nothing': expected one of observation"):

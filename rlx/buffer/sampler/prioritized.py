@@ -150,10 +150,9 @@ class PrioritizedSampler(SeededSampler):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(seed=seed, generator=generator)
-        for name, value in (("alpha", alpha), ("beta", beta), ("eps", eps)):
-            check_real(name, value, 0)
-        if eps == 0:
-            raise ValueError("eps 0: expected more, so that steps of priority 0 are drawn too")
+        check_real("alpha", alpha, 0)
+        check_real("beta", beta, 0)
+        check_real("eps", eps, above=0)
         if reduction not in REDUCE:
             raise ValueError(f"reduction {reduction!r}: expected one of {', '.join(REDUCE)}")
         self.alpha, self.beta, self.eps = alpha, beta, eps

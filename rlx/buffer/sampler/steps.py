@@ -12,12 +12,12 @@ from rlx.buffer.protocol import Rows, Sampler, Storage, rows_in_order
 from rlx.buffer.sampler.draws import Draws, WorkerShare, permute
 from rlx.buffer.snapshot import SavedState
 from rlx.errors import SamplingError
+from rlx.numbers import check_whole
 
 
 def stored_steps(storage: Storage, batch_size: int) -> int:
     """Return how many steps are stored."""
-    if batch_size < 1:
-        raise ValueError(f"expected batch_size of at least 1, found {batch_size}")
+    check_whole("batch_size", batch_size)
     if not len(storage):
         if storage.is_read_only:
             raise SamplingError(f"cannot draw {batch_size} steps: the dataset has none")

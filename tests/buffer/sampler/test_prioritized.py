@@ -203,7 +203,7 @@ def test_bad_updates(rows: list[int], priority: list[float], error: type[Excepti
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match=r"alpha -0.1: expected at least 0"):
         PrioritizedSampler(10, -0.1, 1)
-    with pytest.raises(ValueError, match="eps 0: expected more"):
+    with pytest.raises(ValueError, match="eps 0: expected more than 0"):
         PrioritizedSampler(10, 1, 1, eps=0)
     with pytest.raises(ValueError, match="reduction 'sum': expected one of max, min, median, mean"):
         PrioritizedSampler(10, 1, 1, reduction="sum")  # type: ignore[arg-type]
