@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.wrappers import Autoreset
 from numpy.typing import NDArray
 
-from rlx.block import Block
 from rlx.collector.dataset_collector import next_numbers
 from rlx.collector.environment.gym_env import environment_name
 from rlx.collector.environment.space import Space, flatten, schema_of
@@ -286,10 +286,9 @@ class Recorder:
         episode = running.episode(self._reward, is_cut=is_cut)
         dtype, rewards = self._schema["reward"].numpy_dtype, episode.next["reward"]
         episode.next["reward"] = rewards_as(dtype, rewards, rounds=self._reward == "float32")
-        block: Block = join([episode], self._schema, self._next_episode)
+        self._shards.append(shard_name(self._next_shard), partial(join, [episode], self._schema, self._next_episode))
         self._next_episode += 1
-        self._shards.append(shard_name(self._next_shard), block)
-        self._in_shard += block.steps
+        self._in_shard += episode.steps
         if self._in_shard >= self._shard_steps:
             self._list()
 

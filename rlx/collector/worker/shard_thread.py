@@ -13,6 +13,7 @@ from rlx.manifest import ShardRecord
 from rlx.store.dictionary import REFERENCE_ROWS
 from rlx.store.writer import ShardFormat, train_dictionaries, write_shard
 
+MakeBlock = Callable[[], Block]
 # Few, so that steps made faster than they are written do not fill the memory.
 _WAITING_BLOCKS = 8
 _LOOK_S = 0.1
@@ -36,7 +37,7 @@ class ShardThread:
         self._format = shards
         self._directory = directory
         self._thread = ThreadPoolExecutor(1, "shard writer")
-        self._blocks: Queue[Block | _AbandonedError | None] = Queue(_WAITING_BLOCKS)
+        self._blocks: Queue[MakeBlock | _AbandonedError | None] = Queue(_WAITING_BLOCKS)
         self._shard: Future[ShardRecord] | None = None
         self._is_left = False
 
@@ -45,11 +46,11 @@ class ShardThread:
         """Whether a shard has been begun."""
         return self._shard is not None
 
-    def append(self, name: str, block: Block) -> None:
-        """Add a block to the open shard, or begin one of this name."""
+    def append(self, name: str, make: MakeBlock) -> None:
+        """Add a block to the open shard, or begin one of this name; the thread makes the block."""
         if self._shard is None:
             self._shard = self._thread.submit(self._write, name)
-        self._put(self._shard, block)
+        self._put(self._shard, make)
 
     def finish(self) -> ShardRecord:
         """Return the open shard, whole in its directory."""
@@ -71,7 +72,7 @@ class ShardThread:
         self._thread.shutdown()
 
     def _put(
-        self, shard: "Future[ShardRecord]", item: Block | _AbandonedError | None, *, wants_error: bool = True
+        self, shard: "Future[ShardRecord]", item: MakeBlock | _AbandonedError | None, *, wants_error: bool = True
     ) -> None:
         # Producers that wait for the queue must learn that its consumer has ended.
         while not shard.done():
@@ -95,9 +96,9 @@ class ShardThread:
         while (item := self._next()) is not None:
             if isinstance(item, _AbandonedError):
                 raise item
-            yield item
+            yield item()
 
-    def _next(self) -> Block | _AbandonedError | None:
+    def _next(self) -> MakeBlock | _AbandonedError | None:
         while True:
             try:
                 return self._blocks.get(timeout=_LOOK_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -315,9 +316,8 @@ class ShardWorker:
 
     def _flush(self, shards: ShardThread) -> None:
         ended, self._unwritten, self._unwritten_steps = self._unwritten, [], 0
-        block = join(ended, self._schema, self._next_episode, self._stride)
-        self._next_episode += len(block.lengths) * self._stride
-        shards.append(self._shard, block)
+        shards.append(self._shard, partial(join, ended, self._schema, self._next_episode, self._stride))
+        self._next_episode += sum(len(one.lengths) for one in ended) * self._stride
 
     def _finish(self, shards: ShardThread) -> ShardRecord:
         if self._unwritten:

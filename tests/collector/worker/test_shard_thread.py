@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def test_blocks_become_shards(writer: DatasetWriter) -> None:
     with ShardThread(writer.format(), writer.partial) as thread:
         for number, name in enumerate(("00000", "00001")):
             for first in range(20):
-                thread.append(name, make_block(first_episode=first, schema=LARGE))
+                thread.append(name, partial(make_block, first_episode=first, schema=LARGE))
             assert thread.is_open
             record = thread.finish()
             assert (record.name, record.steps, thread.is_open) == (name, 160, False)
@@ -40,7 +41,7 @@ def test_blocks_become_shards(writer: DatasetWriter) -> None:
 def test_what_is_not_finished_leaves_nothing(writer: DatasetWriter) -> None:
     with ShardThread(writer.format(), writer.partial) as thread:
         for _ in range(3):
-            thread.append("00000", make_block(schema=LARGE))
+            thread.append("00000", partial(make_block, schema=LARGE))
     assert shards(writer) == []
 
 
@@ -56,13 +57,13 @@ def test_ctrl_c_as_the_thread_begins(writer: DatasetWriter) -> None:
     with ShardThread(writer.format(), writer.partial) as thread:
         thread._thread = Interrupted(1)
         with pytest.raises(KeyboardInterrupt):
-            thread.append("00000", make_block(schema=LARGE))
+            thread.append("00000", partial(make_block, schema=LARGE))
     assert shards(writer) == []
 
 
 def append_many(thread: ShardThread) -> None:
     for _ in range(100):
-        thread.append("00000", make_block([100]))
+        thread.append("00000", partial(make_block, [100]))
 
 
 def test_an_error_reaches_whoever_appends(writer: DatasetWriter) -> None:
