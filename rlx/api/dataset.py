@@ -260,7 +260,8 @@ class FilteredDataset(Dataset):
         transforms = [word for text in self._filters for word in ("--transform", f"filter:{text}")]
         raise DatasetError(
             f"{self!r} is not on disk: expected a dataset without a filter",
-            hint=f"write it first: {command('rlx', 'preprocess', self.where, 'NEW', *transforms)}",
+            hint="write it first: dataset.preprocess('NEW'), or "
+            + command("rlx", "preprocess", self.where, "NEW", *transforms),
         )
 
     @property

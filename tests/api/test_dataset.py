@@ -135,6 +135,7 @@ def test_a_filtered_dataset_has_no_files(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="is not on disk") as caught:
         some.split([0.5, 0.5])
     assert caught.value.hint is not None
+    assert "dataset.preprocess('NEW')" in caught.value.hint
     assert "--transform 'filter:length > 2'" in caught.value.hint
 
 
