@@ -13,8 +13,11 @@ def check_whole(
     maximum: float | None = None,
     *,
     error: type[RlxError] = OptionError,
-) -> None:
-    """Raise an error that names the argument if a value is not a whole number within the limits.
+) -> int:
+    """Return a whole number, such as one of numpy's, as an ``int``.
+
+    Raises:
+        RlxError: of the class given, which names the argument: it is not a whole number within the limits.
 
     Example:
         >>> check_whole("max_size", "a")
@@ -23,10 +26,11 @@ def check_whole(
         rlx.errors.OptionError: max_size 'a': expected a whole number
     """
     try:
-        operator.index(value)
+        number = operator.index(value)
     except TypeError:
         raise error(f"{name} {value!r}: expected a whole number") from None
     _check_range(name, value, minimum, maximum, error)
+    return number
 
 
 def check_real(
@@ -37,11 +41,15 @@ def check_real(
     *,
     above: float | None = None,
     error: type[RlxError] = OptionError,
-) -> None:
-    """Raise an error that names the argument if a value is not a number within the limits; NaN is within none.
+) -> float:
+    """Return a number as a ``float``.
 
     Args:
         above: a limit that the value must exceed.
+
+    Raises:
+        RlxError: of the class given, which names the argument: it is not a number within the limits; NaN is within
+            none.
 
     Example:
         >>> check_real("gamma", 1.5, 0, 1)
@@ -54,6 +62,7 @@ def check_real(
     if above is not None and not float(value) > above:
         raise error(f"{name} {value}: expected more than {above:,}")
     _check_range(name, value, minimum, maximum, error)
+    return float(value)
 
 
 def _check_range(name: str, value: Any, minimum: float | None, maximum: float | None, error: type[RlxError]) -> None:

@@ -134,16 +134,12 @@ class EpochOrder:
 
     def _weighted(self, epoch: int, samples: Rows) -> Rows:
         """Return elements without replacement: no element of a dataset comes again before all of its others did."""
-        assert self.weights is not None
-        quota = _quotas(self.weights, _ROUND)
-        ends, counts = np.cumsum(quota), np.array(self.counts)
+        counts = np.array(self.counts)
         turn, place = np.divmod(samples, _ROUND)
         elements = np.empty_like(samples)
         for number in np.unique(turn).tolist():
             at = np.flatnonzero(turn == number)
-            shuffled = permute(place[at], _ROUND, _derived(self.seed, 1, number), epoch)
-            part = ends.searchsorted(shuffled, side="right")
-            draw = number * quota[part] + shuffled - (ends - quota)[part]
+            part, draw = (column[place[at]] for column in _round(self, epoch, number))
             elements[at] = self._nth(epoch, part, draw) + (np.cumsum(counts) - counts)[part]
         return elements
 
@@ -170,6 +166,18 @@ class EpochOrder:
         block = ends.searchsorted(places, side="right")
         elements: Rows = order[block] * self.block + places - np.concatenate([[0], ends])[block]
         return elements
+
+
+@lru_cache(maxsize=4)
+def _round(order: EpochOrder, epoch: int, number: int) -> tuple[Rows, Rows]:
+    """Return, of each sample of a round, its dataset, and how many samples of that dataset came before it."""
+    assert order.weights is not None
+    quota = _quotas(order.weights, _ROUND)
+    shuffled = permute(np.arange(_ROUND), _ROUND, _derived(order.seed, 1, number), epoch)
+    part = np.cumsum(quota).searchsorted(shuffled, side="right")
+    draw = np.empty_like(part)
+    draw[np.argsort(part, kind="stable")] = np.concatenate([number * n + np.arange(n) for n in quota.tolist()])
+    return part, draw
 
 
 @lru_cache(maxsize=4)

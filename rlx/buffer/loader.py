@@ -3,11 +3,12 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -16,12 +17,13 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from rlx.buffer.batched_draws import batches_at_once
 from rlx.buffer.epoch_order import EpochOrder, Shuffle
+from rlx.buffer.loader_position import LoaderPosition
 from rlx.buffer.loader_reading import Copies, LoaderSource, Part, Windows, joined, made_ahead
 from rlx.buffer.protocol import Rows
 from rlx.buffer.transform.compose import Compose, Transform, applied, split
 from rlx.errors import OptionError, SamplingError
 from rlx.fork import ThisProcessOnly
-from rlx.numbers import check_whole
+from rlx.numbers import check_real, check_whole
 from rlx.store.ted import PlannedBatches
 
 logger = logging.getLogger(__name__)
@@ -44,11 +46,11 @@ class Loader(IterableDataset[TensorDictBase]):
             from another offset; trajectories shorter than a slice are left out, and counted in ``left_out``.
         transform: a callable, or one of ``rlx.buffer.transform``, such as ``FrameStack(4)``, ``NStep(3)`` or
             ``Compose``.
-        weights: share of each source in the samples; in proportion to their sizes by default. Without replacement, a
-            source starts over when it is exhausted.
+        weights: share of each source in the samples; in proportion to their sizes by default. Sources are mixed at
+            random; without replacement, a source starts over when it is exhausted.
         replacement: whether samples are drawn independently of each other. Slices may then start at any step.
-        shuffle: whether in random order. "blocks" reads a dataset at a URL with few requests: it shuffles blocks of
-            consecutive steps, and single steps only within windows of several blocks.
+        shuffle: whether each source is in random order. "blocks" reads a dataset at a URL with few requests: it
+            shuffles blocks of consecutive steps, and single steps only within windows of several blocks.
         drop_last: leave out the last batch of an epoch if it is smaller.
         batches: batches per epoch; by default as many as the data give.
         seed: random seed.
@@ -59,7 +61,8 @@ class Loader(IterableDataset[TensorDictBase]):
         device: device to which batches are copied ahead of their use; not with the workers of a ``DataLoader``.
         block: steps per block, with ``shuffle="blocks"``.
         window: steps per window, at least a batch. By default 65,536, or as many as have 256 MB in the dataset's
-            files. Of a dataset at a URL, the files' bytes of four windows are in memory.
+            files. Of a dataset at a URL, the files' bytes of up to four windows are in memory, and of more if windows
+            have fewer batches than are read ahead.
 
     Raises:
         OptionError: arguments are out of range or conflict.
@@ -99,15 +102,13 @@ class Loader(IterableDataset[TensorDictBase]):
         window: int | None = None,
     ) -> None:
         self.rank, self.world_size = _place(rank, world_size)
-        length = 1 if slice_len is None else slice_len
-        sizes = {"batch_size": batch_size, "slice_len": length, "batches": batches}
-        sizes |= {"threads": threads, "block": block, "window": window}
-        for name, value in sizes.items():
-            if value is not None:
-                check_whole(name, value)
-        check_whole("prefetch", prefetch, 0)
-        if seed is not None:
-            check_whole("seed", seed, None)
+        batch_size, threads = check_whole("batch_size", batch_size), check_whole("threads", threads)
+        slice_len = None if slice_len is None else check_whole("slice_len", slice_len)
+        length = slice_len or 1
+        batches = None if batches is None else check_whole("batches", batches)
+        block = check_whole("block", block)
+        window = None if window is None else check_whole("window", window)
+        prefetch, seed = check_whole("prefetch", prefetch, 0), check_whole("seed", seed, None)
         if batch_size % (length * self.world_size):
             raise OptionError(
                 f"batch_size {batch_size}: expected a multiple of {length * self.world_size}, "
@@ -115,6 +116,8 @@ class Loader(IterableDataset[TensorDictBase]):
             )
         if shuffle == "blocks" and (weights is not None or replacement):
             raise OptionError("shuffle='blocks' excludes weights and replacement")
+        if replacement and not shuffle:
+            raise OptionError("shuffle=False excludes replacement, which draws at random")
         if shuffle not in (True, False, "blocks"):
             raise OptionError(f"shuffle {shuffle!r}: expected True, False or 'blocks'")
         transforms = [] if transform is None else Compose(transform).transforms
@@ -125,7 +128,7 @@ class Loader(IterableDataset[TensorDictBase]):
         self._parts = [
             Part(source, around, slice_len, seed, replacement=replacement, shuffle=bool(shuffle)) for source in sources
         ]
-        self._elements = batch_size // length
+        self._slice_len, self._elements = slice_len, batch_size // length
         steps = min(part.window for part in self._parts) if window is None else window
         window_elements = max(steps // batch_size, 1) * self._elements
         self._order = EpochOrder(
@@ -133,7 +136,7 @@ class Loader(IterableDataset[TensorDictBase]):
             seed,
             shuffle,
             replacement,
-            None if weights is None else tuple(map(float, weights)),
+            None if weights is None else _checked_weights(weights),
             max(block // length, 1),
             window_elements,
         )
@@ -143,11 +146,7 @@ class Loader(IterableDataset[TensorDictBase]):
         self._prefetch, self._threads = prefetch, threads
         self._device = None if device is None else torch.device(device)
         self.waited = 0.0
-        # Epoch, batch, and whether a DataLoader's workers read the epoch. Shared, because these workers have copies of
-        # everything else, some from before the epoch began.
-        self._position = torch.zeros(3, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
-        self._process = os.getpid()
-        self._is_resumed = True
+        self._position = LoaderPosition()
 
     def __len__(self) -> int:
         """Return batches per epoch."""
@@ -161,19 +160,19 @@ class Loader(IterableDataset[TensorDictBase]):
             part.renew()
         counts = tuple(part.count for part in self._parts)
         if counts != self._order.counts:
-            self._is_resumed = self._is_resumed and not self.batch  # an order of other steps has no remainder
+            self._position.forget_remainder()
             self._order = replace(self._order, counts=counts)
             self._batches = self._order.batches(self._elements, self._asked, self.world_size, drop_last=self._drop_last)
 
     @property
     def epoch(self) -> int:
         """Number of the epoch."""
-        return int(self._position[0])
+        return self._position.epoch
 
     @property
     def batch(self) -> int:
         """Batches of the epoch that were yielded."""
-        return int(self._position[1])
+        return self._position.batch
 
     @property
     def left_out(self) -> int:
@@ -185,14 +184,11 @@ class Loader(IterableDataset[TensorDictBase]):
 
         With the workers of a ``DataLoader``, call it before every epoch: they cannot count, and log a warning when they
         read an epoch again.
-        """
-        self._move_to(epoch, 0)
 
-    def _move_to(self, epoch: int, batch: int) -> None:
-        self._own_position()
-        for place, value in enumerate((epoch, batch, 0)):
-            self._position[place] = value
-        self._is_resumed = True
+        Raises:
+            OptionError: it is not a whole number of at least 0.
+        """
+        self._position.move_to(check_whole("epoch", epoch, 0), 0)
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """Return the position; ``load_state_dict`` of a loader of the same data and batches resumes there.
@@ -204,12 +200,13 @@ class Loader(IterableDataset[TensorDictBase]):
         Raises:
             SamplingError: workers of a ``DataLoader`` read the epoch, and ``batches`` is not given.
         """
-        if batches is None and self._position[2]:
+        if batches is None and self._position.is_read_by_workers:
             raise SamplingError(
                 "the position is unknown: workers of a DataLoader read this epoch",
                 hint="state_dict(batches=N), with the number of batches that were used",
             )
-        return {"epoch": self.epoch, "batch": self.batch if batches is None else batches, **self._described()}
+        batch = self.batch if batches is None else check_whole("batches", batches, 0)
+        return {"epoch": self.epoch, "batch": batch, **self._described()}
 
     def _described(self) -> dict[str, Any]:
         """Return what determines the batches, but for the position."""
@@ -219,6 +216,7 @@ class Loader(IterableDataset[TensorDictBase]):
             "elements": list(order.counts),
             "checksums": [part.checksum for part in self._parts],
             "elements_per_batch": self._elements,
+            "slice_len": self._slice_len,
             "shuffle": order.shuffle,
             "replacement": order.replacement,
             "weights": None if order.weights is None else list(order.weights),
@@ -238,9 +236,10 @@ class Loader(IterableDataset[TensorDictBase]):
             # States of older versions lack some.
             if (found := state.get(key, mine)) != mine:
                 raise SamplingError(f"state of {key} {found}, the loader has {mine}")
-        if state["epoch"] < 0 or state["batch"] < 0:
-            raise SamplingError(f"state of epoch {state['epoch']}, batch {state['batch']}: expected at least 0 of each")
-        self._move_to(state["epoch"], state["batch"])
+        epoch, batch = (
+            check_whole(f"state of {key}", state[key], 0, error=SamplingError) for key in ("epoch", "batch")
+        )
+        self._position.move_to(epoch, batch)
 
     def __iter__(self) -> Iterator[TensorDictBase]:
         """Yield this rank's part of every batch of the epoch that remains."""
@@ -252,12 +251,12 @@ class Loader(IterableDataset[TensorDictBase]):
                     f"device {self._device}: workers of a DataLoader give batches on the CPU",
                     hint="give the DataLoader num_workers=0; the loader's own threads read ahead",
                 )
+            epoch, first = self._position.resumed(self._batches)
             if worker.id == 0:  # whose batch is the first
-                if self._position[2] and (self._order.shuffle or self._order.replacement):
-                    logger.warning("epoch %d is read again, in the same order: call set_epoch before each", self.epoch)
-                self._position[2] = 1
+                if self._position.is_read_by_workers and (self._order.shuffle or self._order.replacement):
+                    logger.warning("epoch %d is read again, in the same order: call set_epoch before each", epoch)
+                self._position.is_read_by_workers = True
             # The DataLoader takes a batch of each worker in turn.
-            epoch, first = self.epoch, self.batch
             numbers = range(first + worker.id, self._batches, worker.num_workers)
             with self._reading(epoch, numbers) as read:
                 yield from map(read, numbers)
@@ -267,26 +266,12 @@ class Loader(IterableDataset[TensorDictBase]):
             hint="iterate over the loader from the start in the forked process",
         )
         guard.check()
-        epoch, first = self._begin()
+        epoch, first, iteration = self._position.begin(self._batches)
         numbers = range(first, self._batches)
-        position = self._position.numpy()  # of the same memory
         for number, batch in zip(numbers, self._timed(self._moved(epoch, numbers)), strict=True):
-            position[1] = number + 1
+            self._position.advance(iteration, number + 1)
             yield batch
             guard.check()
-
-    def _own_position(self) -> None:
-        """Count apart from the process that this one was forked from."""
-        if self._process != os.getpid():
-            self._process = os.getpid()
-            self._position = self._position.clone().share_memory_()
-
-    def _begin(self) -> tuple[int, int]:
-        self._own_position()
-        if not self._is_resumed or self.batch >= self._batches:
-            self._move_to(self.epoch + 1, 0)
-        self._position[2], self._is_resumed = 0, False
-        return self.epoch, self.batch
 
     def _timed(self, batches: Iterator[TensorDictBase]) -> Iterator[TensorDictBase]:
         while True:
@@ -311,8 +296,6 @@ class Loader(IterableDataset[TensorDictBase]):
     @contextmanager
     def _reading(self, epoch: int, numbers: range) -> Iterator[Callable[[int], TensorDictBase]]:
         def read(number: int) -> TensorDictBase:
-            if windows is not None:
-                windows.wait_for(number)
             group = self._group(number, numbers)
             planned = plan(group)
             return self._finished(
@@ -323,11 +306,18 @@ class Loader(IterableDataset[TensorDictBase]):
         windows = None
         if self._order.shuffle == "blocks" and any([part.is_read_ahead() for part in self._parts]):  # noqa: C419
             windows = Windows(self._parts, self._order, epoch, numbers, self._per_window, partial(self._mine, epoch))
-        try:
+        if windows is None:
             yield read
+            return
+
+        def read_held(number: int) -> TensorDictBase:
+            with windows.reading(number):
+                return read(number)
+
+        try:
+            yield read_held
         finally:
-            if windows is not None:
-                windows.close()
+            windows.close()
 
     @property
     def _per_window(self) -> int:
@@ -384,13 +374,10 @@ class Loader(IterableDataset[TensorDictBase]):
     def _finished(self, batch: Any) -> TensorDictBase:
         return cast("TensorDictBase", applied(self._transforms, batch))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_is_resumed": True}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        if not self._position.is_shared():  # a copy, not a worker's
-            self._position.share_memory_()
+    def __copy__(self) -> Self:
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__ | {"_position": copy(self._position)})
+        return copied
 
 
 @lru_cache(maxsize=64)
@@ -410,9 +397,19 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
         if not found:
             return 0, 1
         rank, world_size = found.get("RANK"), found.get("WORLD_SIZE")
+    rank, world_size = (
+        None if value is None else check_whole(name, value, None)
+        for name, value in (("rank", rank), ("world_size", world_size))
+    )
     if rank is None or world_size is None or not 0 <= rank < world_size:
         raise OptionError(f"rank {rank} of {world_size}: expected both, and 0 <= rank < world_size")
     return rank, world_size
+
+
+def _checked_weights(weights: Any) -> tuple[float, ...]:
+    if not isinstance(weights, Iterable) or isinstance(weights, str):
+        raise OptionError(f"weights {weights!r}: expected a list of numbers")
+    return tuple(check_real("weights", weight) for weight in weights)
 
 
 def unchanged(batch: Any) -> Any:

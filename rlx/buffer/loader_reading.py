@@ -1,10 +1,12 @@
 """Reading for a loader: elements of one source, prefetched windows of steps, and copies to a device."""
 
+import atexit
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any, TypeAlias, cast
 from zlib import crc32
@@ -161,7 +163,12 @@ def concatenated(parts: Sequence[TensorDictBase]) -> TensorDictBase:
 
 
 class Windows:
-    """The windows of an epoch, whose steps are fetched ahead of their use and dropped after it."""
+    """The windows of an epoch, whose steps are fetched ahead of their use and dropped after it.
+
+    Args:
+        numbers: the batches that are read, each once.
+        mine: returns the elements of a batch.
+    """
 
     def __init__(
         self,
@@ -177,36 +184,53 @@ class Windows:
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="rlx window")
         self._held: dict[int, Future[list[Held]]] = {}
+        self._unread: dict[int, int] = {}  # batches of each window that was begun
         self._is_closed = threading.Event()
         on_fork(self, Windows._forget)
+        atexit.register(self.close)  # an iteration may end after what closing needs
 
     def _forget(self) -> None:
         # In a forked process, the thread that fetches is missing.
         self._pool, self._held = ThreadPoolExecutor(1), {}
 
-    def wait_for(self, number: int) -> None:
-        """Return when the steps of a batch are here."""
+    @contextmanager
+    def reading(self, number: int) -> Iterator[None]:
+        """Hold the steps of a batch, once they are here, while it is read."""
         window = number // self._per_window
         with self._lock:
             for wanted in range(window, window + 1 + _AHEAD):
-                if wanted not in self._held and wanted * self._per_window < self._numbers.stop:
-                    self._held[wanted] = self._pool.submit(self._fetch, wanted)
-            # Threads may still read the window before.
-            for old in [known for known in self._held if known < window - 1]:
-                _let_go(self._held.pop(old))
+                if wanted not in self._unread:
+                    batches = self._batches(wanted)
+                    self._unread[wanted] = len(batches)
+                    if batches:
+                        self._held[wanted] = self._pool.submit(self._fetch, batches)
             held = self._held[window]
         held.result()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._unread[window] -= 1
+                is_over = not self._unread[window] and self._held.pop(window, None) is not None
+            if is_over:
+                _let_go(held)
 
     def close(self) -> None:
         """Drop all steps."""
+        if self._is_closed.is_set():
+            return
         self._is_closed.set()
+        atexit.unregister(self.close)
         self._pool.shutdown(cancel_futures=True)
         for held in self._held.values():
             _let_go(held)
 
-    def _fetch(self, window: int) -> list[Held]:
+    def _batches(self, window: int) -> list[int]:
         first = window * self._per_window
-        mine = [self._mine(n) for n in range(first, first + self._per_window) if n in self._numbers]
+        return [number for number in range(first, first + self._per_window) if number in self._numbers]
+
+    def _fetch(self, batches: Sequence[int]) -> list[Held]:
+        mine = [self._mine(number) for number in batches]
         part, element = self._order.located(np.concatenate([np.empty(0, np.int64), *mine]))
         found: list[Held] = []
         try:

@@ -4,6 +4,8 @@ import json
 import logging
 import multiprocessing
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -163,7 +165,49 @@ def test_workers_of_a_data_loader_give_the_same_batches(
         assert actions(batches) == found[1:]
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_workers_begin_the_next_epoch_after_the_end_of_one(dataset: Dataset) -> None:
+    loader = Loader(dataset, 8)
+    epochs = [actions(loader), actions(loader)]
+    loader.set_epoch(0)
+    list(loader)
+    batches = DataLoader(loader, batch_size=None, collate_fn=unchanged, num_workers=2)
+    assert actions(batches) == epochs[1]
+
+
+def test_only_the_last_iteration_moves_the_position(dataset: Dataset) -> None:
+    loader = Loader(dataset, 8)
+    epochs = [actions(loader) for _ in range(4)]
+    loader.set_epoch(0)
+    older = iter(loader)
+    begun = [next(older) for _ in range(3)]
+    next(iter(loader))
+    begun.append(next(older))
+    assert (loader.epoch, loader.batch) == (1, 1)
+    assert actions(begun) == epochs[0][:4]
+    loader.set_epoch(3)
+    next(older)
+    assert (loader.epoch, loader.batch) == (3, 0)
+    assert actions(loader) == epochs[3]
+
+
+def test_threads_iterate_over_whole_epochs(dataset: Dataset) -> None:
+    expected = Loader(dataset, 8)
+    epochs = [actions(expected) for _ in range(12)]
+    loader = Loader(dataset, 8)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: actions(loader), range(12)))
+    assert sorted(found) == sorted(epochs)
+
+
+def test_a_copy_has_its_own_position(dataset: Dataset) -> None:
+    loader = Loader(dataset, 8)
+    copied = copy.copy(loader)
+    next(iter(copied))
+    assert (loader.batch, copied.batch) == (0, 1)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_workers_that_persist_follow_a_copied_loader(dataset: Dataset, copied: Callable[[Loader], Loader]) -> None:
     loader, alone = copied(Loader(dataset, 8)), Loader(dataset, 8)
@@ -257,6 +301,28 @@ def test_weights_are_shares_of_every_round(weights: list[float], seed: int) -> N
     for number, count in enumerate(counts):
         times = np.bincount(element[part == number], minlength=count)
         assert times.max() - times.min() <= 1
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    counts=st.lists(st.integers(1, 3000), min_size=1, max_size=3),
+    start=st.integers(0, 150_000),
+    shuffle=st.booleans(),
+    seed=st.integers(0, 5),
+)
+def test_with_weights_a_dataset_starts_over_when_it_is_exhausted(
+    counts: list[int], start: int, shuffle: bool, seed: int
+) -> None:
+    order = EpochOrder(tuple(counts), seed, shuffle, weights=tuple(range(1, len(counts) + 1)))
+    drawn = order.elements(1, 0, start + 5000)
+    assert np.array_equal(order.elements(1, start, start + 5000), drawn[start:])
+    part, element = order.located(drawn)
+    for number, count in enumerate(counts):
+        own = element[part == number]
+        cycles = own[: len(own) // count * count].reshape(-1, count)
+        assert np.array_equal(np.sort(cycles, 1), np.tile(np.arange(count), (len(cycles), 1)))
+        if not shuffle:
+            assert np.array_equal(own, np.arange(len(own)) % count)
 
 
 def test_slices_are_steps_of_one_trajectory(dataset: Dataset) -> None:
@@ -386,7 +452,13 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception]]] = {
     "expected a multiple of 6": ({"batch_size": 8, "slice_len": 3, "rank": 0, "world_size": 2}, OptionError),
     "0 <= rank < world_size": ({"rank": 2, "world_size": 2}, OptionError),
     "expected both": ({"rank": 0}, OptionError),
+    "seed None: expected a whole": ({"seed": None}, OptionError),
+    "rank '0': expected a whole": ({"rank": "0", "world_size": "1"}, OptionError),
+    "world_size 1.0: expected a whole": ({"rank": 0, "world_size": 1.0}, OptionError),
     "excludes weights": ({"shuffle": "blocks", "replacement": True}, OptionError),
+    "excludes replacement": ({"shuffle": False, "replacement": True}, OptionError),
+    "weights 'x': expected a number": ({"weights": ["x"]}, OptionError),
+    "weights 5: expected a list": ({"weights": 5}, OptionError),
     "expected True, False": ({"shuffle": "some"}, OptionError),
     "expected 1 numbers": ({"weights": [1, 2]}, OptionError),
     "prefetch -1": ({"prefetch": -1}, OptionError),
@@ -416,8 +488,22 @@ def test_bad_sources_and_states(dataset: Dataset) -> None:
         Loader(dataset, 4).load_state_dict(Loader(dataset, 8).state_dict())
     with pytest.raises(SamplingError, match="state without batch, elements, elements_per_batch, epoch, seed"):
         Loader(dataset, 4).load_state_dict({})
-    with pytest.raises(SamplingError, match="epoch 0, batch -1: expected at least 0"):
-        Loader(dataset, 4).load_state_dict({**Loader(dataset, 4).state_dict(), "batch": -1})
+    state = Loader(dataset, 4).state_dict()
+    with pytest.raises(SamplingError, match="state of batch -1: expected at least 0"):
+        Loader(dataset, 4).load_state_dict({**state, "batch": -1})
+    with pytest.raises(SamplingError, match=r"state of epoch 1\.5: expected a whole number"):
+        Loader(dataset, 4).load_state_dict({**state, "epoch": 1.5})
+    for epoch in (1.5, "a", -1):
+        with pytest.raises(OptionError, match=f"epoch {epoch!r}: expected"):
+            Loader(dataset, 4).set_epoch(epoch)  # type: ignore[arg-type]
+
+
+def test_whole_numbers_may_be_those_of_numpy(dataset: Dataset) -> None:
+    number: Any = np.int64
+    loader = Loader(dataset, number(8), seed=number(3), threads=number(2), slice_len=number(2), batches=number(3))
+    alone = Loader(dataset, 8, seed=3, slice_len=2, batches=3)
+    assert actions(loader) == actions(alone)
+    assert json.loads(json.dumps(loader.state_dict(number(2)))) == alone.state_dict(2)
 
 
 def test_a_state_of_another_dataset_of_equal_size_is_refused(tmp_path: Path, dataset: Dataset) -> None:
@@ -429,6 +515,13 @@ def test_a_state_of_another_dataset_of_equal_size_is_refused(tmp_path: Path, dat
     lengths = dataset.trajectories.length.tolist()
     with pytest.raises(SamplingError, match=r"state of checksums \[\d+\], the loader has \[\d+\]"):
         Loader(make_dataset(tmp_path / "other", tuple(lengths[::-1])), 8).load_state_dict(state)
+
+
+def test_a_state_of_longer_slices_is_refused(tmp_path: Path) -> None:
+    even = make_dataset(tmp_path / "even", (6,) * 12)  # 12 slices of either length
+    state = Loader(even, 12, slice_len=4).state_dict(batches=1)
+    with pytest.raises(SamplingError, match="state of slice_len 4, the loader has 6"):
+        Loader(even, 18, slice_len=6).load_state_dict(state)
 
 
 def test_ranks_share_whole_batches_whatever_remains(dataset: Dataset) -> None:
@@ -570,6 +663,27 @@ def test_a_window_that_fails_holds_nothing(server: GcsServer, monkeypatch: pytes
         list(loader)
     memory = loader._parts[0]._ahead.memory  # type: ignore[union-attr]
     assert memory.bytes == 0
+
+
+def test_every_block_is_fetched_once_however_narrow_the_windows(large: Dataset, server: GcsServer) -> None:
+    requests = []
+    ahead: list[dict[str, Any]] = [{"prefetch": 0}, {}, {"prefetch": 16, "threads": 4}]
+    for options in ahead:
+        far = rlx.open(f"{server.url}/large", cache_bytes=0)
+        loader = Loader(far, 32, shuffle="blocks", block=32, window=64, **options)
+        for batch, expected in zip(loader, Loader(large, 32, shuffle="blocks", block=32, window=64), strict=True):
+            assert (batch == expected).all()
+        requests.append(far.traffic.requests)
+    assert max(requests) < 1.2 * min(requests)  # blocks of two windows may share a page
+
+
+def test_an_iteration_may_outlive_the_interpreter(large: Dataset, server: GcsServer) -> None:  # noqa: ARG001
+    program = (
+        f"import rlx\nloader = rlx.loader({server.url + '/large'!r}, 32, shuffle='blocks', block=32, window=64)\n"
+        "batches = iter(loader)\nprint(next(batches).batch_size)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
+    assert (ended.stdout, ended.stderr) == ("torch.Size([32])\n", "")
 
 
 def test_whoever_waits_makes_a_batch() -> None:
