@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rlx.errors import DatasetExistsError
+from rlx.errors import DatasetExistsError, FileAccessError
 from rlx.files import lock
 from rlx.files.disk import disk_errors, is_there
 from rlx.files.urls import check_no_url
@@ -19,15 +19,22 @@ _Identity = tuple[int, int, int] | None
 def whole(path: Path, check: Callable[[], None] = lambda: None) -> Iterator[Path]:
     """Yield the path to write to; when the context ends without an error, move the result to ``path``.
 
-    An existing file or directory at ``path`` is replaced. If the context fails, it stays, and new files and parent
-    directories are removed. Until then all output is in ``.NAME.partial`` beside it, which only one process may use;
-    the next process removes that of a killed one.
+    An existing file or directory at ``path``, or where a symbolic link there leads, is replaced. If the context fails,
+    it stays, and new files and parent directories are removed. Until then all output is in ``.NAME.partial`` beside it,
+    which only one process may use; the next process removes that of a killed one.
 
     Args:
         check: raises if the file at ``path`` must not be replaced; called before anything is written.
+
+    Raises:
+        FileAccessError: there is a device, a pipe or a socket, which a file must not replace.
     """
     check_no_url(path)
     path = Path(os.path.abspath(path))  # "." and ".." have names too
+    if path.is_symlink():
+        path = Path(os.path.realpath(path))
+    with disk_errors(path):
+        _check_replaceable(path)
     scratch = path.with_name(f".{path.name}.partial")
     partial, replaced = scratch / "new", scratch / "replaced"
     missing = [parent for parent in path.parents if not parent.exists()]
@@ -95,6 +102,13 @@ def _replace(partial: Path, path: Path, replaced: Path, before: _Identity) -> No
         path.rename(replaced)  # a rename replaces files only
     partial.replace(path)
     sync(path.parent)
+
+
+def _check_replaceable(path: Path) -> None:
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise FileAccessError(
+            f"{path} is a device, a pipe or a socket: expected a file, or a new name", hint="choose another name"
+        )
 
 
 def _identity(path: Path) -> _Identity:

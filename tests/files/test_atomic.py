@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rlx.errors import DatasetExistsError, DatasetLockedError
+from rlx.errors import DatasetExistsError, DatasetLockedError, FileAccessError
 from rlx.files import lock
 from rlx.files.atomic import whole
 from rlx.formats.registry import writable
@@ -177,6 +178,39 @@ def test_a_user_who_writes_there_meanwhile_keeps_it(tmp_path: Path) -> None:
     with pytest.raises(DatasetExistsError, match="was written by another program meanwhile"):
         write()
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "theirs"]
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "link to a device"])
+def test_what_is_no_file_is_not_replaced(tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "target.npz"
+    if kind == "pipe":
+        os.mkfifo(target)
+    elif kind == "device":
+        try:
+            os.mknod(target, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        except PermissionError:
+            pytest.skip("only root makes devices")
+    else:
+        target.symlink_to("/dev/null")
+    before = target.lstat()
+    with pytest.raises(FileAccessError, match="is a device, a pipe or a socket"), whole(target):
+        raise AssertionError
+    assert target.lstat() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["target.npz"]
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path, exists: bool) -> None:
+    link, target = tmp_path / "link", tmp_path / "there" / "target"
+    target.parent.mkdir()
+    if exists:
+        target.write_text("old")
+    link.symlink_to(target)
+    with whole(link) as partial:
+        partial.write_text("new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    assert [path.name for path in tmp_path.rglob("*")] == ["link", "there", "target"]
 
 
 def test_many_writers_of_one_target(tmp_path: Path) -> None:
