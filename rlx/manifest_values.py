@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from json.encoder import encode_basestring
+from numbers import Integral, Real
 from typing import Any
 
 _MAX_DEPTH = 32
@@ -50,7 +51,7 @@ def indented(value: Any, line: str = "\n") -> str:
     """Return what ``json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)`` returns, five times faster.
 
     Args:
-        value: of objects, lists, texts, numbers and None.
+        value: of objects, lists, texts, numbers and None; numbers may be numpy's.
         line: what a line begins with, its indentation among it.
 
     Example:
@@ -81,6 +82,8 @@ def indented(value: Any, line: str = "\n") -> str:
         return f"{{{inner}{f',{inner}'.join(members)}{line}}}" if members else "{}"
     if isinstance(value, list | tuple):
         return f"[{inner}{f',{inner}'.join(indented(member, inner) for member in value)}{line}]" if value else "[]"
+    if isinstance(value, Integral | Real):  # of numpy, such as a seed that it drew
+        return indented(int(value) if isinstance(value, Integral) else float(value))
     raise TypeError(f"{type(value).__name__} is no type of JSON")
 
 

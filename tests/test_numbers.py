@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,13 +19,16 @@ from rlx.buffer import (
     MinSize,
     NStep,
     PrioritizedSampler,
+    RandomSampler,
     ReplayBuffer,
     ReturnToGo,
     RewardClip,
+    SamplerWithoutReplacement,
     SampleToInsertRatio,
     SliceSampler,
     ToFloat,
 )
+from rlx.buffer.protocol import Sampler
 from rlx.collector import SerialEnv
 from rlx.errors import CodecError, CollectError, OptionError, TransformError
 from rlx.numbers import check_real, check_whole
@@ -49,6 +53,7 @@ WHOLE: dict[str, Make] = {
     "n": NStep,
     "k": FrameStack,
     "height": lambda height: Crop(height, 8),
+    "seed": lambda seed: RandomSampler(seed=seed),
     "every": lambda every: Subsample(every=every),
     "codec zstd: level": lambda level: Codec("zstd", level, 1),
     "codec zstd: chunk": lambda chunk: Codec("zstd", 3, chunk),
@@ -76,7 +81,7 @@ def test_a_whole_number(name: str, value: Any) -> None:
         WHOLE[name](value)
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", sorted(WHOLE.keys() - {"seed"}))
 def test_a_number_within_limits(name: str) -> None:
     with pytest.raises(ERRORS, match=f"{name} -1: expected (at least )?[01]"):
         WHOLE[name](-1)
@@ -113,6 +118,27 @@ def test_what_is_a_number() -> None:
         check_real("eps", float("nan"), above=0)
     with pytest.raises(OptionError, match="n 20000: expected 1 to 10,000"):
         check_whole("n", 20_000, 1, 10_000)
+
+
+def test_seeds_and_amounts_may_be_those_of_numpy(tmp_path: Path) -> None:
+    number: Any = np.int64
+    for name, steps, seed, envs in (("numpy", number(60), number(3), number(2)), ("plain", 60, 3, 2)):
+        rlx.collect("CartPole-v1", steps=steps, seed=seed, envs=envs, output=tmp_path / name)
+    numpy, plain = rlx.open(tmp_path / "numpy"), rlx.open(tmp_path / "plain")
+    assert numpy.manifest.shards[0].files == plain.manifest.shards[0].files
+    assert numpy.manifest.lineage == plain.manifest.lineage
+    samplers: list[Make] = [
+        lambda seed: RandomSampler(seed=seed),
+        lambda seed: SliceSampler(slice_len=2, seed=seed),
+        lambda seed: SamplerWithoutReplacement(seed=seed),
+        lambda seed: PrioritizedSampler(60, 0.5, 0.5, seed=seed),
+    ]
+    for sampler in samplers:
+        batches = [
+            ReplayBuffer(storage=plain, sampler=cast("Sampler", sampler(seed)), batch_size=size).sample()["index"]
+            for seed, size in ((number(3), number(4)), (3, 4))
+        ]
+        assert torch.equal(*batches)
 
 
 def test_sizes_of_storages_in_scientific_notation() -> None:

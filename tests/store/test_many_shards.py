@@ -150,6 +150,11 @@ JSON = st.recursive(
 )
 
 
+def test_indented_json_holds_numbers_of_numpy() -> None:
+    value = {"seed": np.int64(3), "size": np.uint8(4), "share": np.float64(0.5), "half": np.float32(0.25)}
+    assert json.loads(indented(value)) == {"seed": 3, "size": 4, "share": 0.5, "half": 0.25}
+
+
 @given(JSON)
 def test_indented_json_is_that_of_the_standard_library(value: Any) -> None:
     assert indented(value) == json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)

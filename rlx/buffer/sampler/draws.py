@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
+from rlx.numbers import check_whole
+
 _WORD = 2**64
 ORDERS = _WORD - 1
 """The stream of the orders of epochs, which all workers share."""
@@ -27,7 +29,7 @@ def fresh_seed(seed: int | None, generator: torch.Generator | None) -> int:
         raise TypeError("expected either seed or generator, found both")
     if generator is not None:
         return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
-    return secrets.randbits(63) if seed is None else seed % 2**63
+    return secrets.randbits(63) if seed is None else check_whole("seed", seed, None) % 2**63
 
 
 def stream(seed: int, worker: int, epoch: int, number: int) -> np.random.Generator:
