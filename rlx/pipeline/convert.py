@@ -93,10 +93,19 @@ def open_source(source: Path, source_format: str | None) -> tuple[Source, Path]:
     """Return the dataset or the only run at a path, and the directory that its file names are relative to."""
     is_dataset = (source / manifest.FILE_NAME).exists() or (source / SHARDS).is_dir()
     if source_format == "rlx" or (source_format is None and is_dataset):
-        return StoredDataset(Dataset(source)), source
+        return StoredDataset(opened_parent(source)), source
     run = find_run(source, None, source_format)
     warn(run)
     return run, run.root
+
+
+def opened_parent(path: Path) -> Dataset:
+    """Return a dataset of which another one is made, which will look complete; log how many shards are missing."""
+    dataset = Dataset(path)
+    if missing := dataset.manifest.missing:
+        planned = plural(len(dataset.manifest.planned), "shard")
+        logger.warning("%s is not complete: %d of %s missing, and left out", path, len(missing), planned)
+    return dataset
 
 
 def warn(source: Source) -> None:

@@ -3,7 +3,6 @@
 Complete shards are hard-linked, others are read and re-encoded.
 """
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from rlx.block import Block
 from rlx.errors import CorruptDatasetError, DatasetError, SchemaMismatchError
 from rlx.formats.common.source import block_steps
 from rlx.manifest import ShardRecord
-from rlx.pipeline.convert import StoredDataset
+from rlx.pipeline.convert import StoredDataset, opened_parent
 from rlx.pipeline.ingest import Ingest
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, check_apart
@@ -31,7 +30,6 @@ from rlx.store.layout import shard_directory, shard_name
 from rlx.store.writer import link_shard
 from rlx.wording import command, number_ranges
 
-logger = logging.getLogger(__name__)
 _NAMED = 4  # parents that a merged dataset is named after
 
 
@@ -105,7 +103,7 @@ def merge(
 
     Raises what ``rlx.merge`` does.
     """
-    datasets = [Dataset(source) for source in sources]
+    datasets = [opened_parent(source) for source in sources]
     for dataset in datasets:
         check_apart(dataset.path, destination)
     _check_distinct(datasets)
@@ -114,9 +112,6 @@ def merge(
         _check_forms(datasets)
         first = datasets[0].manifest
         options = replace(options, store=first.store, codec=Codec.from_json(first.codec))
-    for dataset in datasets:
-        if missing := dataset.manifest.missing:
-            logger.warning("%s is not complete: %d of its shards are missing", dataset.path, len(missing))
     places = [ShardPart(dataset, place) for dataset in datasets for place in range(len(dataset.shard_names))]
     ids = list(dict.fromkeys(dataset.manifest.id for dataset in datasets))
     id = "+".join([*ids[:_NAMED], *([f"{len(ids) - _NAMED} more"] if len(ids) > _NAMED else [])])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import PartialError, TransformError
 from rlx.formats.common.source import MAX_BLOCK_STEPS
+from rlx.pipeline.convert import opened_parent
 from rlx.pipeline.ingest import Ingest
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import RECIPE, Report, check_apart
@@ -99,7 +100,7 @@ def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options
     Raises what ``rlx.preprocess`` does.
     """
     check_apart(source, destination)
-    dataset = Dataset(source)
+    dataset = opened_parent(source)
     transformed = recipe.applied(dataset)
     ingest = Ingest(
         transformed,

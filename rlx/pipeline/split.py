@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import DatasetError, DatasetExistsError, OptionError
+from rlx.pipeline.convert import opened_parent
 from rlx.pipeline.merge import Assembly, ShardPart, assemble, kept_parts
 from rlx.pipeline.options import Options
 from rlx.pipeline.report import Report, check_apart, clash
@@ -92,7 +93,7 @@ def split(
 
     Raises what ``rlx.split`` does.
     """
-    dataset = Dataset(source)
+    dataset = opened_parent(source)
     numbers = range(len(division.fractions)) if part is None else [part]
     if part is not None and not 0 <= part < len(division.fractions):
         raise DatasetError(f"part {part + 1}: expected 1 to {len(division.fractions)}")

@@ -123,7 +123,7 @@ class TestWhatComesOut:
         replace(Manifest.load(b), planned=["00000", "00001", "00002"]).save(b)
         with caplog.at_level(logging.WARNING):
             merged([a, b], tmp_path / "c")
-        assert caplog.messages == [f"{b} is not complete: 1 of its shards are missing"]
+        assert caplog.messages == [f"{b} is not complete: 1 of 3 shards missing, and left out"]
 
     def test_of_nothing(self, tmp_path: Path) -> None:
         make(tmp_path / "a", [[]])
