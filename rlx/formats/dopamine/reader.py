@@ -66,8 +66,8 @@ class Dopamine:
     def notes(self) -> Mapping[str, Any]:
         """Notes on what the steps do not show."""
         notes: dict[str, Any] = {
-            **read_notes_beside((self.root / self.folder).parent),
             "rewards": "clipped to [-1, 1]" if self._plan.is_clipped else "as logged",
+            **read_notes_beside((self.root / self.folder).parent),
             "truncation": "recorded" if self._plan.can_truncate else "unrecorded",
             "final_observation": "missing where terminated: stored as zeros and flagged",
         }

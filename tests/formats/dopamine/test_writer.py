@@ -2,6 +2,7 @@
 
 import gzip
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import rlx
 from rlx.block import Block
 from rlx.errors import ExportError
 from rlx.formats.dopamine.writer import DopamineExporter
@@ -162,6 +164,15 @@ def test_actions_of_64_bits(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="actions of 32 bits, found larger ones in action"):
         export_dataset(SelectedShards(source, [0]), tmp_path / "out", DopamineExporter(), progress=Silent())
     assert not (tmp_path / "out").exists()
+
+
+def test_the_note_on_rewards_comes_back(tmp_path: Path) -> None:
+    block = random_block(SAMPLES["discrete actions"], (7, 4))
+    block.data["reward"][:] = 1  # as if clipped
+    data = write_dataset(tmp_path / "set", [[block]], schema=SAMPLES["discrete actions"])
+    replace(data.manifest, notes={"rewards": "raw"}).save(data.path)
+    rlx.convert(data.path, tmp_path / "Pong/1", to="dopamine")
+    assert open_source(tmp_path / "Pong/1", None)[0].notes["rewards"] == "raw"
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the sample files are not beside the repository")
