@@ -185,4 +185,7 @@ def destinations(
             f"found {len(given)} directories for {len(numbers)} parts: expected one for each, or one for all"
         )
     stem = given[0] if given else locate(dataset)
+    stem = stem if stem.name else stem.absolute()  # of the working directory, whose path is "."
+    if not stem.name:
+        raise OptionError(f"`output` {stem}: expected a directory for each part, or a name")
     return [stem.with_name(f"{stem.name}-{number}") for number in numbers]

@@ -506,6 +506,14 @@ def test_split(tmp_path: Path, cli: Cli) -> None:
         rlx.split(dataset, [0.5, 0.3, 0.2], output=["a", "b"])
 
 
+def test_split_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(made(tmp_path / "a"))
+    parts = rlx.split(".", [0.5, 0.5])
+    assert [Path(part.dataset) for part in parts] == [tmp_path / "a-1", tmp_path / "a-2"]
+    with pytest.raises(OptionError, match="`output` /: expected a directory for each part"):
+        rlx.split(".", [0.5, 0.5], output="/")
+
+
 def test_list_runs(home: Path, cli: Cli) -> None:
     made(home / "Pong" / "5")
     listed = rlx.list_runs(game="pong")
