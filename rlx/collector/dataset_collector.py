@@ -161,7 +161,8 @@ class DatasetCollector:
 def _left_out(numbers: Sequence[str], others: Sequence[str]) -> str:
     said = [f"info that is not kept: {', '.join(numbers)}; `info` all or `info` KEY,... keeps it"] if numbers else []
     if others:
-        said.append(f"info that cannot be kept, being neither numbers nor texts: {', '.join(others)}")
+        expected = "expected texts as keys, and numbers or texts as values"
+        said.append(f"info that cannot be kept ({expected}): {', '.join(others)}")
     return "; ".join(said)
 
 

@@ -344,7 +344,7 @@ def test_infos_are_stored_and_others_are_named(tmp_path: Path, caplog: pytest.Lo
     (record,) = caplog.records
     assert record.message == (
         "info that is not kept: t, vector, who, odd/t, last; `info` all or `info` KEY,... keeps it; "
-        "info that cannot be kept, being neither numbers nor texts: object"
+        "info that cannot be kept (expected texts as keys, and numbers or texts as values): object"
     )
     caplog.clear()
     collected(tmp_path / "c", talkative, steps=100, info_keys=["t", "vector", "who", "odd/t", "last", "tt"])
@@ -361,6 +361,23 @@ def test_infos_are_stored_and_others_are_named(tmp_path: Path, caplog: pytest.Lo
     assert (steps["next", "info", "t"].numpy() == age).all()
     assert (steps["next", "info", "odd", "t"].isnan().numpy() == (age % 2 == 0)).all()
     assert set(steps["next", "info", "who"]) == {"lane 0", "lane 1", "lane 2"}
+
+
+class Numbered(Counter):
+    """A Counter whose info has keys that are numbers."""
+
+    def step(self, action: Any) -> Any:
+        *outcome, _ = super().step(action)
+        return (*outcome, {"t": self._t, 0: 1.0, "agents": {1: 2.0}})
+
+
+@pytest.mark.parametrize("keys", [(), "all"])
+def test_infos_whose_keys_are_numbers_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture, keys: Any) -> None:
+    collected(tmp_path / "set", Numbered, steps=40, info_keys=keys)
+    (record,) = caplog.records
+    assert record.message.endswith(
+        "info that cannot be kept (expected texts as keys, and numbers or texts as values): 0, agents/1"
+    )
 
 
 @pytest.mark.parametrize(("scale", "dtype"), [(0.25, "float32"), (16777217.1, "float64")])

@@ -157,7 +157,9 @@ class Infos:
             if rows is None:
                 if self._wanted == "all":
                     continue
-                raise CollectError(f"info {name!r} cannot be kept: expected a number, an array or a text")
+                raise CollectError(
+                    f"info {name!r} cannot be kept: expected a number, an array or a text, under keys that are texts"
+                )
             to = self._column(name, rows, steps)
             to[where] = self._fitting(name, rows, mask)[envs]
 
@@ -199,9 +201,11 @@ class Infos:
 
     def _entries(self, info: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any] | None, NDArray[np.bool_]]]:
         """Yield key, rows [n, ...] (none if they cannot be kept), and which lanes have it."""
-        for name, value, mask in _entries(info, self._num_envs):
+        for keys, value, mask in _entries(info, self._num_envs):
+            name = name_of(keys)
             if self._is_first or self._is_wanted(name):
-                yield name, _rows(value, mask, self._num_envs), mask
+                can_be_kept = all(isinstance(key, str) for key in keys)
+                yield name, _rows(value, mask, self._num_envs) if can_be_kept else None, mask
 
     def _column(self, name: str, rows: NDArray[Any], steps: Steps) -> NDArray[Any]:
         if name not in self._rows:
@@ -244,15 +248,18 @@ def _filled(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.full(shape, fill_of(dtype), dtype)
 
 
-def _entries(info: Mapping[str, Any], num_envs: int, parents: str = "") -> Iterator[tuple[str, Any, NDArray[np.bool_]]]:
+def _entries(
+    info: Mapping[Any, Any], num_envs: int, parents: tuple[Any, ...] = ()
+) -> Iterator[tuple[tuple[Any, ...], Any, NDArray[np.bool_]]]:
+    masks = {f"_{key}" for key in info}
     for key, value in info.items():
-        if (key.startswith("_") and key[1:] in info) or (not parents and key in _FINAL):
+        if key in masks or (not parents and key in _FINAL):
             continue
         if isinstance(value, Mapping):
-            yield from _entries(value, num_envs, f"{parents}{key}/")
+            yield from _entries(value, num_envs, (*parents, key))
             continue
         mask = np.array(info.get(f"_{key}", np.ones(num_envs, bool)), bool)
-        yield parents + key, value, mask
+        yield (*parents, key), value, mask
 
 
 def _rows(value: Any, mask: NDArray[np.bool_], num_envs: int) -> NDArray[Any] | None:

@@ -114,6 +114,39 @@ def test_an_entry_that_only_some_workers_have(keys: Any) -> None:
     assert talks["who"] == ["lane 0"] * 20
 
 
+class Telling(Walk):
+    """A walk with an info of the test's.
+
+    Args:
+        tells: returns the info of a step, by its number in the episode.
+    """
+
+    def __init__(self, tells: Callable[[int], dict[Any, Any]]) -> None:
+        super().__init__()
+        self._tells = tells
+        self._t = 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        *outcome, _ = super().step(action)
+        self._t += 1
+        return (*outcome, self._tells(self._t))
+
+
+@pytest.mark.parametrize("number", [0, np.int64(0)])
+def test_keys_that_are_not_texts(number: Any) -> None:
+    def tells(t: int) -> dict[Any, Any]:
+        return {"t": t, number: 1.0, "agents": {number: {"x": 1.0}, "y": t}, ("b", 1): 2}
+
+    batch = collected(lambda: Telling(tells), info_keys="all")
+    info = batch["next", "info"]
+    assert set(info.keys(include_nested=True, leaves_only=True)) == {"t", ("agents", "y")}
+    for key in ("0", ("agents", "0", "x")):
+        name = "/".join(key)
+        with pytest.raises(CollectError, match=f"info '{name}' cannot be kept: .*, under keys that are texts"):
+            collected(lambda: Telling(tells), info_keys=[key])
+    assert "info" not in collected(lambda: Telling(tells))["next"]
+
+
 class Together(VectorEnv[Any, Any, Any]):
     """Two lanes that say what they are told to in each step."""
 
