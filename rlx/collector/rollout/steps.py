@@ -167,7 +167,8 @@ class Infos:
         """Add the columns that have been written to no step of this batch; after the first batch no key is new."""
         if self._is_first and self._wanted != "all":
             for name in self._wanted:
-                self._rows.setdefault(name, _NUMBER)
+                if name not in self._rows:
+                    self._add(name, _NUMBER)
         self._is_first = False
         for name, (dtype, shape) in self._rows.items():
             if PREFIX + name not in steps.next:
@@ -201,9 +202,12 @@ class Infos:
 
     def _entries(self, info: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any] | None, NDArray[np.bool_]]]:
         """Yield key, rows [n, ...] (none if they cannot be kept), and which lanes have it."""
-        for keys, value, mask in _entries(info, self._num_envs):
-            name = name_of(keys)
-            if self._is_first or self._is_wanted(name):
+        places: dict[str, tuple[Any, ...]] = {}
+        for name, keys, value, mask in _entries(info, self._num_envs):
+            if (is_wanted := self._is_wanted(name)) and places.setdefault(name, keys) is not keys:
+                found = " and ".join("".join(f"[{key!r}]" for key in place) for place in (places[name], keys))
+                raise CollectError(f"info {name!r} appears twice: at {found}, expected one of them")
+            if self._is_first or is_wanted:
                 can_be_kept = all(isinstance(key, str) for key in keys)
                 yield name, _rows(value, mask, self._num_envs) if can_be_kept else None, mask
 
@@ -214,12 +218,19 @@ class Infos:
                     f"info {name!r} appeared after the first batch, whose keys 'all' stands for",
                     hint=f"name the keys, {name!r} among them",
                 )
-            self._rows[name] = (rows.dtype, rows.shape[1:])
+            self._add(name, (rows.dtype, rows.shape[1:]))
         dtype, shape = self._rows[name]
         key = PREFIX + name
         if key not in steps.next:
             steps.next[key] = _filled((self._num_envs, steps.length, *shape), dtype)
         return steps.next[key]
+
+    def _add(self, name: str, row: _Row) -> None:
+        for other in self._rows:
+            upper, lower = sorted((name, other), key=len)
+            if _is_below(lower, upper):
+                raise CollectError(f"info {lower!r} is below info {upper!r}: expected a value or keys, not both")
+        self._rows[name] = row
 
     def _fitting(self, name: str, rows: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:
         dtype, shape = self._rows[name]
@@ -249,17 +260,19 @@ def _filled(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _entries(
-    info: Mapping[Any, Any], num_envs: int, parents: tuple[Any, ...] = ()
-) -> Iterator[tuple[tuple[Any, ...], Any, NDArray[np.bool_]]]:
+    info: Mapping[Any, Any], num_envs: int, parents: str = "", above: tuple[Any, ...] = ()
+) -> Iterator[tuple[str, tuple[Any, ...], Any, NDArray[np.bool_]]]:
+    """Yield name, keys, value and [n] mask of each entry."""
     masks = {f"_{key}" for key in info}
     for key, value in info.items():
         if key in masks or (not parents and key in _FINAL):
             continue
         if isinstance(value, Mapping):
-            yield from _entries(value, num_envs, (*parents, key))
+            yield from _entries(value, num_envs, f"{parents}{key}/", (*above, key))
             continue
-        mask = np.array(info.get(f"_{key}", np.ones(num_envs, bool)), bool)
-        yield (*parents, key), value, mask
+        there = info.get(f"_{key}")
+        mask = np.ones(num_envs, bool) if there is None else np.array(there, bool)
+        yield f"{parents}{key}", (*above, key), value, mask
 
 
 def _rows(value: Any, mask: NDArray[np.bool_], num_envs: int) -> NDArray[Any] | None:

@@ -118,7 +118,7 @@ class Telling(Walk):
     """A walk with an info of the test's.
 
     Args:
-        tells: returns the info of a step, by its number in the episode.
+        tells: returns the info of a step, by its number.
     """
 
     def __init__(self, tells: Callable[[int], dict[Any, Any]]) -> None:
@@ -145,6 +145,29 @@ def test_keys_that_are_not_texts(number: Any) -> None:
         with pytest.raises(CollectError, match=f"info '{name}' cannot be kept: .*, under keys that are texts"):
             collected(lambda: Telling(tells), info_keys=[key])
     assert "info" not in collected(lambda: Telling(tells))["next"]
+
+
+@pytest.mark.parametrize("keys", ["all", ["a/b"]])
+@pytest.mark.parametrize("first", [1, 30])
+def test_keys_with_the_same_name(keys: Any, first: int) -> None:
+    twice = {"a/b": 1, "a": {"b": 2}}
+
+    def tells(t: int) -> dict[str, Any]:
+        return twice if t >= first else {"a/b": 1}
+
+    places = r"\['a/b'\] and \['a'\]\['b'\]"
+    with pytest.raises(CollectError, match=f"info 'a/b' appears twice: at {places}, expected one of them"):
+        collected(lambda: Telling(tells), info_keys=keys)
+    batch = collected(lambda: Telling(lambda _: {**twice, "c": 3}), info_keys=["c"])
+    assert batch["next", "info", "c"].tolist() == [3] * 120
+
+
+@pytest.mark.parametrize("keys", ["all", ["a", "a/b"]])
+def test_a_key_below_another(keys: Any) -> None:
+    expected = r"info 'a/b' is below info 'a': expected a value or keys, not both"
+    for tells in (lambda _: {"a": 1, "a/b": 2}, lambda t: {"a": 1} if t % 2 else {"a": {"b": 1}}):
+        with pytest.raises(CollectError, match=expected):
+            collected(lambda tells=tells: Telling(tells), info_keys=keys)
 
 
 class Together(VectorEnv[Any, Any, Any]):
