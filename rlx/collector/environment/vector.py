@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import concatenate
 from numpy.typing import NDArray
 
@@ -196,10 +197,27 @@ class VectorEnvironment:
         except RlxError:
             raise
         except Exception as exc:  # a user's environment may raise anything
-            raise CollectError(f"{self.name} failed in {verb}: {type(exc).__name__}: {exc}") from exc
+            said = f"{type(exc).__name__}: {exc}"
+            if self._lost_process(exc):
+                self._end_processes()
+                said = "the process of an environment ended"
+            raise CollectError(f"{self.name} failed in {verb}: {said}") from exc
         finally:
             if pulse is not None:
                 pulse.beat()
+
+    def _lost_process(self, exc: Exception) -> bool:
+        """Return whether the error means that an environment's process ended without an answer."""
+        env = self._env.unwrapped
+        if not (isinstance(env, AsyncVectorEnv) and isinstance(exc, EOFError | ConnectionError)):
+            return False
+        return None not in env.parent_pipes  # gymnasium drops the pipe of an environment that raises an error
+
+    def _end_processes(self) -> None:
+        """End all processes; gymnasium's own ``close`` would wait for the answer of one that ended."""
+        env: Any = self._env.unwrapped
+        env._state = AsyncState.DEFAULT
+        env.close(terminate=True)
 
 
 def row_of(space: Space, tree: Any, env: int) -> Any:

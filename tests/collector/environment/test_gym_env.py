@@ -1,5 +1,8 @@
+import gc
 import sys
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -9,6 +12,7 @@ from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import AtariPreprocessing
 
+from rlx.collector.collector import Collector
 from rlx.collector.environment.gym_env import GymEnv, ParallelEnv, SerialEnv, open_environment
 from rlx.collector.environment.gym_id import emulator_seeds
 from rlx.collector.environment.space import RandomPolicy, schema_of
@@ -16,7 +20,7 @@ from rlx.collector.environment.vector import VectorEnvironment
 from rlx.collector.policy.protocol import FunctionPolicy
 from rlx.collector.rollout.loop import Rollout
 from rlx.errors import CollectError, MissingExtraError
-from tests.collector.environments import Counter, Rich, make_failing, one
+from tests.collector.environments import Counter, Ending, Rich, kill_without_a_word, leave, make_failing, one
 
 # What three environments see in 9 steps, each its own row of one episode of 3 steps, one of 5 and one of 3.
 BEFORE = [0, 1, 2, 100, 101, 102, 103, 104, 200]
@@ -161,6 +165,44 @@ def test_an_environment_that_fails() -> None:
     rollout = Rollout(open_environment(make_failing, 2), [0, 1])
     with pytest.raises(CollectError, match="failed in step: RuntimeError: the motor is hot"):
         rollout.run(FunctionPolicy(one), 30)
+
+
+def end_of_file() -> None:
+    raise EOFError("the simulator closed its socket")
+
+
+@pytest.mark.filterwarnings("ignore:.*Received the following error", "ignore:.*Traceback", "ignore:.*Raising")
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        (kill_without_a_word, "the process of an environment ended"),
+        (leave, "the process of an environment ended"),
+        (end_of_file, "EOFError: the simulator closed its socket"),
+    ],
+)
+def test_an_environment_that_ends_its_process(
+    ends: Callable[[], None], said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    env = ParallelEnv(2, partial(Ending, ends, 2, tmp_path / "flag"))
+    collector = Collector(env, frames_per_batch=6, total_frames=100)
+    with pytest.raises(CollectError, match=f"^Ending failed in step: {said}$"):
+        next(iter(collector))
+    del collector
+    gc.collect()
+    if ends is not end_of_file:  # which gymnasium logs
+        assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_process_that_was_killed_between_two_steps() -> None:
+    environment = open_environment(ParallelEnv(2, Counter))
+    environment.reset([0, 1])
+    victim, other = environment._env.processes  # type: ignore[attr-defined]
+    victim.kill()
+    victim.join()
+    with pytest.raises(CollectError, match=r"^Counter failed in step: the process of an environment ended$"):
+        environment.step(np.zeros(2, np.int64))
+    assert not other.is_alive()
+    environment.close()
 
 
 def test_what_is_no_environment() -> None:
