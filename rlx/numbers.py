@@ -1,4 +1,4 @@
-"""Checks of numbers that users give as arguments."""
+"""Checks of numbers and flags that users give as arguments."""
 
 import operator
 from typing import Any, SupportsFloat
@@ -63,6 +63,23 @@ def check_real(
         raise error(f"{name} {value}: expected more than {above:,}")
     _check_range(name, value, minimum, maximum, error)
     return float(value)
+
+
+def check_flag(name: str, value: Any, *, error: type[RlxError] = OptionError) -> bool:
+    """Return a flag, such as one of numpy's, as a ``bool``.
+
+    Raises:
+        RlxError: of the class given, which names the argument: it is neither True nor False.
+
+    Example:
+        >>> check_flag("sync", "x")
+        Traceback (most recent call last):
+        ...
+        rlx.errors.OptionError: sync 'x': expected True or False
+    """
+    if value not in (True, False):
+        raise error(f"{name} {value!r}: expected True or False")
+    return bool(value)
 
 
 def _check_range(name: str, value: Any, minimum: float | None, maximum: float | None, error: type[RlxError]) -> None:

@@ -29,7 +29,8 @@ from rlx.buffer import (
     ToFloat,
 )
 from rlx.buffer.protocol import Sampler
-from rlx.collector import SerialEnv
+from rlx.collector import DistributedCollector, MultiCollector, SerialEnv
+from rlx.engine.local_actors import InlineActors
 from rlx.errors import CodecError, CollectError, OptionError, TransformError
 from rlx.numbers import check_real, check_whole
 from rlx.store.codec import Codec
@@ -60,6 +61,21 @@ WHOLE: dict[str, Make] = {
     "num_workers": lambda number: SerialEnv(number, "CartPole-v1"),
     "frames_per_batch": lambda frames: rlx.Collector("CartPole-v1", frames_per_batch=frames),
     "trajs_per_batch": lambda number: rlx.Collector("CartPole-v1", trajs_per_batch=number),
+    "num_threads": lambda number: MultiCollector(["CartPole-v1"], frames_per_batch=2, num_threads=number),
+    "num_collectors": lambda number: DistributedCollector("CartPole-v1", num_collectors=number),
+}
+# Numbers of which negative ones mean no limit, or none.
+OR_NONE: dict[str, Make] = {
+    "total_frames": lambda frames: rlx.Collector("CartPole-v1", frames_per_batch=2, total_frames=frames),
+    "max_frames_per_traj": lambda frames: rlx.Collector("CartPole-v1", frames_per_batch=2, max_frames_per_traj=frames),
+    "init_random_frames": lambda frames: rlx.Collector("CartPole-v1", frames_per_batch=2, init_random_frames=frames),
+}
+FLAGS: dict[str, Make] = {
+    "split_trajs": lambda flag: rlx.Collector("CartPole-v1", frames_per_batch=2, split_trajs=flag),
+    "reset_at_each_iter": lambda flag: rlx.Collector("CartPole-v1", frames_per_batch=2, reset_at_each_iter=flag),
+    "set_truncated": lambda flag: rlx.Collector("CartPole-v1", frames_per_batch=2, set_truncated=flag),
+    "track_policy_version": lambda flag: rlx.Collector("CartPole-v1", frames_per_batch=2, track_policy_version=flag),
+    "sync": lambda flag: MultiCollector(["CartPole-v1"], frames_per_batch=2, sync=flag),
 }
 REAL: dict[str, Make] = {
     "gamma": lambda gamma: NStep(3, gamma),
@@ -70,15 +86,16 @@ REAL: dict[str, Make] = {
     "low": RewardClip,
     "fraction": lambda fraction: Subsample(fraction=fraction),
     "her_ratio": lambda ratio: HERReplayBuffer(lambda *_: torch.zeros(1), her_ratio=ratio),
+    "preemptive_threshold": lambda part: MultiCollector(["CartPole-v1"], frames_per_batch=2, preemptive_threshold=part),
 }
 ERRORS = (OptionError, TransformError, CollectError, CodecError)
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", [*WHOLE, *OR_NONE])
 @pytest.mark.parametrize("value", ["a", 1.5, [3], "3"])
 def test_a_whole_number(name: str, value: Any) -> None:
     with pytest.raises(ERRORS, match=f"{name} {re.escape(repr(value))}: expected a whole number"):
-        WHOLE[name](value)
+        (WHOLE | OR_NONE)[name](value)
 
 
 @pytest.mark.parametrize("name", sorted(WHOLE.keys() - {"seed"}))
@@ -92,6 +109,43 @@ def test_a_number_within_limits(name: str) -> None:
 def test_a_number(name: str, value: Any) -> None:
     with pytest.raises(ERRORS, match=f"{name} {re.escape(repr(value))}: expected a number"):
         REAL[name](value)
+
+
+@pytest.mark.parametrize("name", FLAGS)
+@pytest.mark.parametrize("value", ["foo", 2, [True]])
+def test_a_flag(name: str, value: Any) -> None:
+    with pytest.raises(CollectError, match=f"{name} {re.escape(repr(value))}: expected True or False"):
+        FLAGS[name](value)
+
+
+@pytest.mark.parametrize("value", ["a", 1.5, None])
+def test_numbers_of_collectors(value: Any) -> None:
+    expected = f"{re.escape(repr(value))}: expected a whole number"
+    if value is not None:
+        with pytest.raises(CollectError, match=f"frames_per_batch {expected}"):
+            MultiCollector(["CartPole-v1"] * 2, frames_per_batch=value)
+    with pytest.raises(CollectError, match=f"seed {expected}"):
+        rlx.Collector("CartPole-v1", frames_per_batch=2, seed=value)
+    with rlx.Collector("CartPole-v1", frames_per_batch=2) as collector:
+        with pytest.raises(CollectError, match=f"seed {expected}"):
+            collector.set_seed(value)
+        assert collector.next() is not None
+    with pytest.raises(CollectError, match="seed -1: expected at least 0"):
+        rlx.Collector("CartPole-v1", frames_per_batch=2, seed=-1)
+    with pytest.raises(CollectError, match=f"total_frames {expected}"):
+        rlx.Collector("CartPole-v1", frames_per_batch=2, total_frames=value)
+
+
+def test_numbers_of_numpy_in_collectors() -> None:
+    numbers = {"frames_per_batch": 8, "total_frames": 13, "max_frames_per_traj": 3, "init_random_frames": 4, "seed": 5}
+    batches: list[Any] = []
+    for kind in (int, np.int64):
+        options: dict[str, Any] = {name: kind(number) for name, number in numbers.items()}
+        options |= {"actors": InlineActors(), "num_threads": kind(1), "set_truncated": np.bool_(True)}
+        with MultiCollector([SerialEnv(2, "CartPole-v1")], **options) as collector:
+            batches.append(list(collector))
+    assert [batch.numel() for batch in batches[0]] == [8, 4, 1]
+    assert all((batch == other).all() for batch, other in zip(*batches, strict=True))
 
 
 @pytest.mark.parametrize("make", [FrameSkip, ReturnToGo, FrameStack])

@@ -27,6 +27,7 @@ from rlx.collector.worker.step_pool import WorkerConfig
 from rlx.engine.actor import Actors
 from rlx.errors import CollectError
 from rlx.fork import ThisProcessOnly, on_fork
+from rlx.numbers import check_whole
 
 logger = logging.getLogger(__name__)
 
@@ -126,10 +127,11 @@ class BaseCollector(Closing):
             static_seed: must be False: every environment has its own seed.
 
         Raises:
-            CollectError: ``static_seed`` is True.
+            CollectError: ``static_seed`` is True, or the seed is invalid.
         """
         if static_seed:
             raise CollectError("static_seed=True: expected False, as every environment has a seed of its own")
+        seed = check_whole("seed", seed, 0, error=CollectError)
         with self._quiet():
             self._source.seed, self._source.sessions = seed, 0
             self._begin_anew(range(len(self._episodes)))

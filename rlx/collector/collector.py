@@ -15,6 +15,7 @@ from rlx.collector.ted import BatchDelivery, Device, Postproc
 from rlx.collector.worker.step_pool import WorkerConfig
 from rlx.engine.local_actors import InlineActors
 from rlx.errors import CollectError
+from rlx.numbers import check_flag, check_whole
 from rlx.schema import name_of
 
 
@@ -78,7 +79,7 @@ class Collector(BaseCollector):
         max_frames_per_traj: int | None = None,
         init_random_frames: int | None = 0,
         reset_at_each_iter: bool = False,
-        split_trajs: bool = False,
+        split_trajs: bool | None = False,
         trajs_per_batch: int | None = None,
         traj_format: TrajFormat = "padded",
         postproc: Postproc | None = None,
@@ -119,7 +120,10 @@ class Collector(BaseCollector):
             track_policy_version,
         )
         delivery = BatchDelivery(
-            split_trajs and trajs_per_batch is None, storing_device or device, postproc, replay_buffer
+            check_flag("split_trajs", split_trajs or False, error=CollectError) and trajs_per_batch is None,
+            storing_device or device,
+            postproc,
+            replay_buffer,
         )
         module = policy if is_module(policy) else None
         super().__init__(InlineActors(), [config], module, plan, delivery, has_copies=False)
@@ -146,7 +150,10 @@ def made_by(factory: Callable[[], Any], policy: Any) -> Any:
 
 def none_below_1(limit: int | None) -> int | None:
     """Return a limit, or None if it is below 1, as in TorchRL."""
-    return None if limit is None or limit < 1 else limit
+    if limit is None:
+        return None
+    limit = check_whole("max_frames_per_traj", limit, None, error=CollectError)
+    return None if limit < 1 else limit
 
 
 def exploration(given: InteractionType | str) -> str:

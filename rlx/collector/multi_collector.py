@@ -23,7 +23,7 @@ from rlx.engine.engines import cores
 from rlx.engine.local_actors import LocalActors
 from rlx.engine.ray_actors import RayActors
 from rlx.errors import CollectError
-from rlx.numbers import check_real
+from rlx.numbers import check_flag, check_real, check_whole
 
 _BACKENDS = ("ray", "rpc", "distributed")
 
@@ -87,7 +87,7 @@ class MultiCollector(BaseCollector):
         max_frames_per_traj: int | None = None,
         init_random_frames: int | None = 0,
         reset_at_each_iter: bool = False,
-        split_trajs: bool = False,
+        split_trajs: bool | None = False,
         trajs_per_batch: int | None = None,
         traj_format: TrajFormat = "padded",
         postproc: Postproc | None = None,
@@ -113,7 +113,7 @@ class MultiCollector(BaseCollector):
             raise CollectError(f"create_env_fn {create_env_fn!r}: expected a list, an environment for every worker")
         if cat_results not in ("stack", 0, -1):
             raise CollectError(f"cat_results {cat_results!r}: expected 'stack', 0 or -1")
-        sync = sync if self._is_sync is None else self._is_sync
+        sync = check_flag("sync", sync, error=CollectError) if self._is_sync is None else self._is_sync
         module, policies = _policies(policy, policy_factory, len(create_env_fn))
         kwargs = _each(create_env_kwargs, len(create_env_fn), "create_env_kwargs")
         runs_on = policy_device or device
@@ -147,7 +147,10 @@ class MultiCollector(BaseCollector):
             preemptive_threshold,
         )
         delivery = BatchDelivery(
-            split_trajs and trajs_per_batch is None, storing_device or device, postproc, replay_buffer
+            check_flag("split_trajs", split_trajs or False, error=CollectError) and trajs_per_batch is None,
+            storing_device or device,
+            postproc,
+            replay_buffer,
         )
         super().__init__(actors, configs, module, plan, delivery, has_copies=True)
 
@@ -188,15 +191,16 @@ def _each(given: Any, workers: int, name: str) -> Sequence[Any]:
 def _frames(frames: int | Sequence[int] | None, workers: int, *, sync: bool) -> Sequence[int] | None:
     if frames is None:
         return None
-    each = frames if isinstance(frames, Sequence) or not sync else frames // workers
-    return _each(each, workers, "frames_per_batch")
+    if isinstance(frames, Sequence) and not isinstance(frames, str):
+        return _each(frames, workers, "frames_per_batch")
+    frames = check_whole("frames_per_batch", frames, error=CollectError)
+    return [frames // workers if sync else frames] * workers
 
 
 def _check_preemption(threshold: float | None, actors: Actors, replay_buffer: Any, *, sync: bool) -> None:
     if threshold is None:
         return
-    if not 0 < threshold <= 1:
-        raise CollectError(f"preemptive_threshold {threshold}: expected more than 0, at most 1")
+    check_real("preemptive_threshold", threshold, 0, 1, above=0, error=CollectError)
     if not sync or not actors.shares_memory:
         raise CollectError(
             "preemptive_threshold: expected workers of this machine that wait for each other (sync=True)"
@@ -300,7 +304,7 @@ class DistributedCollector(MultiCollector):
 
 def _for_each(create_env_fn: EnvSource | Sequence[EnvSource], workers: int | None) -> Sequence[EnvSource]:
     if isinstance(create_env_fn, str) or not isinstance(create_env_fn, Sequence):
-        return [create_env_fn] * (1 if workers is None else workers)
+        return [create_env_fn] * (1 if workers is None else check_whole("num_collectors", workers, error=CollectError))
     if workers not in (None, len(create_env_fn)):
         raise CollectError(f"num_collectors={workers}: expected as many environments, found {len(create_env_fn)}")
     return create_env_fn

@@ -16,7 +16,7 @@ from rlx.collector.worker.shared_steps import Description, Weights
 from rlx.collector.worker.step_pool import StepPool, StepTask, WorkerConfig
 from rlx.engine.actor import Actors
 from rlx.errors import CollectError
-from rlx.numbers import check_whole
+from rlx.numbers import check_flag, check_whole
 
 TrajFormat = Literal["padded", "cat"]
 # Where whole episodes are asked for: long enough to cost little, short enough that new weights are soon in use.
@@ -47,11 +47,18 @@ class BatchPlan:
         if self.frames is None and self.trajs_per_batch is None:
             raise CollectError("expected frames_per_batch or trajs_per_batch")
         if self.trajs_per_batch is not None:
-            check_whole("trajs_per_batch", self.trajs_per_batch, error=CollectError)
+            self._check_whole("trajs_per_batch", 1)
+        for name in ("total_frames", "init_random_frames"):
+            self._check_whole(name, -1)
         for frames in self.frames or ():
             check_whole("frames_per_batch", frames, error=CollectError)
+        for name in ("reset_at_each_iter", "set_truncated", "track_policy_version"):
+            check_flag(name, getattr(self, name), error=CollectError)
         if self.traj_format not in ("padded", "cat"):
             raise CollectError(f"traj_format {self.traj_format!r}: expected 'padded' or 'cat'")
+
+    def _check_whole(self, name: str, minimum: int) -> None:
+        object.__setattr__(self, name, check_whole(name, getattr(self, name), minimum, error=CollectError))
 
     @property
     def slots(self) -> int:

@@ -24,6 +24,7 @@ from rlx.collector.worker.pool import WorkerPool
 from rlx.collector.worker.shared_steps import Description, MemoryLayout, Remainder, SharedSteps, Weights
 from rlx.engine.actor import Actor, Actors
 from rlx.errors import CollectError
+from rlx.numbers import check_whole
 from rlx.seeding import env_seeds, generator_state, set_generator_state
 
 
@@ -54,6 +55,11 @@ class WorkerConfig:
     threads: int | None = None
     drop: Sequence[str] = ()
     info_keys: InfoKeys = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", check_whole("seed", self.seed, 0, error=CollectError))
+        if self.threads is not None:
+            object.__setattr__(self, "threads", check_whole("num_threads", self.threads, error=CollectError))
 
 
 @dataclass(frozen=True, slots=True)
