@@ -3,7 +3,7 @@
 import operator
 from typing import Any, SupportsFloat
 
-from rlx.errors import OptionError, RlxError
+from rlx.errors import OptionError
 
 
 def check_whole(
@@ -12,12 +12,12 @@ def check_whole(
     minimum: float | None = 1,
     maximum: float | None = None,
     *,
-    error: type[RlxError] = OptionError,
+    error: type[Exception] = OptionError,
 ) -> int:
     """Return a whole number, such as one of numpy's, as an ``int``.
 
     Raises:
-        RlxError: of the class given, which names the argument: it is not a whole number within the limits.
+        OptionError: or the error given, which names the argument: it is not a whole number within the limits.
 
     Example:
         >>> check_whole("max_size", "a")
@@ -40,7 +40,7 @@ def check_real(
     maximum: float | None = None,
     *,
     above: float | None = None,
-    error: type[RlxError] = OptionError,
+    error: type[Exception] = OptionError,
 ) -> float:
     """Return a number as a ``float``.
 
@@ -48,7 +48,7 @@ def check_real(
         above: a limit that the value must exceed.
 
     Raises:
-        RlxError: of the class given, which names the argument: it is not a number within the limits; NaN is within
+        OptionError: or the error given, which names the argument: it is not a number within the limits; NaN is within
             none.
 
     Example:
@@ -65,11 +65,11 @@ def check_real(
     return float(value)
 
 
-def check_flag(name: str, value: Any, *, error: type[RlxError] = OptionError) -> bool:
+def check_flag(name: str, value: Any, *, error: type[Exception] = OptionError) -> bool:
     """Return a flag, such as one of numpy's, as a ``bool``.
 
     Raises:
-        RlxError: of the class given, which names the argument: it is neither True nor False.
+        OptionError: or the error given, which names the argument: it is neither True nor False.
 
     Example:
         >>> check_flag("sync", "x")
@@ -82,7 +82,7 @@ def check_flag(name: str, value: Any, *, error: type[RlxError] = OptionError) ->
     return bool(value)
 
 
-def _check_range(name: str, value: Any, minimum: float | None, maximum: float | None, error: type[RlxError]) -> None:
+def _check_range(name: str, value: Any, minimum: float | None, maximum: float | None, error: type[Exception]) -> None:
     if minimum is not None and not (minimum <= value and (maximum is None or value <= maximum)):  # also if it is NaN
         limits = f"at least {minimum:,}" if maximum is None else f"{minimum:,} to {maximum:,}"
         raise error(f"{name} {value}: expected {limits}")

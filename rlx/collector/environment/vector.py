@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
-from gymnasium.vector.utils import concatenate
+from gymnasium.vector.utils import concatenate, iterate
 from numpy.typing import NDArray
 
 from rlx.collector.environment.space import Space
@@ -21,12 +21,15 @@ from rlx.engine.local_engine import main_hidden
 from rlx.engine.shared_memory import begin_step
 from rlx.errors import CollectError, RlxError
 from rlx.fork import ThisProcessOnly, on_fork
+from rlx.numbers import check_flag, check_real
 
 Seeds = Sequence[int]
 # Entries of an environment's ``metadata``: it has threads of its own, and ``reset`` takes gymnasium's "reset_mask".
 OWN_THREADS, RESET_MASK = "rlx_own_threads", "rlx_reset_mask"
 _left: list[Any] = []
 _SPEC = ("id", "max_episode_steps", "kwargs", "additional_wrappers")
+# The types of almost all rewards and flags, by which they need no further check.
+_NUMBERS, _FLAGS = (float, int, np.number), (bool, np.bool_)
 MakeEnv = Callable[[], Any]
 
 
@@ -251,15 +254,19 @@ class SerialVectorEnv(SyncVectorEnv):
 
     def step(self, actions: Any) -> Any:
         """Return gymnasium's five results."""
-        if self._plain is None or type(actions) is not np.ndarray:
-            return super().step(actions)
-        n, (dtype, shape) = self.num_envs, self._plain
-        observations, rewards = np.empty((n, *shape), dtype), np.empty(n)
-        terminated, truncated = np.zeros(n, bool), np.zeros(n, bool)
+        if type(actions) is not np.ndarray:
+            actions = iterate(self.action_space, actions)
+        n, (dtype, shape) = self.num_envs, self._plain or (None, ())
+        observations: Any = np.empty((n, *shape), dtype)
+        rewards, terminated, truncated = np.empty(n), np.zeros(n, bool), np.zeros(n, bool)
         infos: dict[str, Any] = {}
-        are_plain = True
+        are_plain = self._plain is not None
         for number, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
             observation, reward, is_terminated, is_truncated, info = env.step(action)
+            if not (
+                isinstance(reward, _NUMBERS) and isinstance(is_terminated, _FLAGS) and isinstance(is_truncated, _FLAGS)
+            ):
+                _check_outcome(reward, is_terminated, is_truncated)
             rewards[number] = reward
             if is_terminated or is_truncated:
                 terminated[number], truncated[number] = is_terminated, is_truncated
@@ -268,12 +275,17 @@ class SerialVectorEnv(SyncVectorEnv):
             if info:
                 infos = self._add_info(infos, info, number)
             self._env_obs[number] = observation
-            if type(observation) is np.ndarray and observation.dtype == dtype and observation.shape == shape:
+            if (
+                are_plain
+                and type(observation) is np.ndarray
+                and observation.dtype == dtype
+                and observation.shape == shape
+            ):
                 observations[number] = observation
             else:
                 are_plain = False
         if not are_plain:
-            observations = np.asarray(concatenate(self.single_observation_space, self._env_obs, observations))
+            observations = deepcopy(concatenate(self.single_observation_space, self._env_obs, self._observations))
         return observations, rewards, terminated, truncated, infos
 
     def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
@@ -282,11 +294,19 @@ class SerialVectorEnv(SyncVectorEnv):
         return super()._add_info(vector_infos, env_info, env_num)
 
 
+def _check_outcome(reward: Any, terminated: Any, truncated: Any) -> None:
+    """Raise TypeError if numpy would store another value without an error: None as NaN or False."""
+    check_real("reward", reward, error=TypeError)
+    check_flag("terminated", terminated, error=TypeError)
+    check_flag("truncated", truncated, error=TypeError)
+
+
 class _CopiedEnd(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Copies the last observation of an episode, into whose array a reset may write."""
+    """Checks outcomes, and copies the last observation of an episode, into whose array a reset may write."""
 
     def step(self, action: Any) -> Any:
         observation, reward, terminated, truncated, info = self.env.step(action)
+        _check_outcome(reward, terminated, truncated)
         return deepcopy(observation) if terminated or truncated else observation, reward, terminated, truncated, info
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import AtariPreprocessing
@@ -165,6 +166,75 @@ def test_an_environment_that_fails() -> None:
     rollout = Rollout(open_environment(make_failing, 2), [0, 1])
     with pytest.raises(CollectError, match="failed in step: RuntimeError: the motor is hot"):
         rollout.run(FunctionPolicy(one), 30)
+
+
+class Forgetful(Counter):
+    """Leaves something out of its steps.
+
+    Args:
+        value: what its second step has at this place of the results.
+    """
+
+    def __init__(self, place: int, value: Any) -> None:
+        super().__init__()
+        self._place, self._value = place, value
+
+    def step(self, action: Any) -> Any:
+        outcome = list(super().step(action))
+        if self._t == 2:
+            outcome[self._place] = self._value
+        return tuple(outcome)
+
+
+class ForgetfulParts(Forgetful):
+    """Forgetful, with an observation that has parts."""
+
+    def __init__(self, place: int, value: Any) -> None:
+        super().__init__(place, value)
+        self.observation_space = gymnasium.spaces.Dict(a=self.observation_space)
+
+    def _observation(self) -> Any:
+        return {"a": super()._observation()}
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (1, None, "reward None: expected a number"),
+        (1, "1.5", "reward '1.5': expected a number"),
+        (2, None, "terminated None: expected True or False"),
+        (2, "no", "terminated 'no': expected True or False"),
+        (3, None, "truncated None: expected True or False"),
+    ],
+)
+@pytest.mark.parametrize("kind", [Forgetful, ForgetfulParts])
+def test_an_outcome_without_a_value(kind: Any, place: int, value: Any, said: str) -> None:
+    environment = open_environment(partial(kind, place, value), 2)
+    with pytest.raises(CollectError, match=f"^{kind.__name__} failed in step: TypeError: {said}$"):
+        Rollout(environment, [0, 1]).run(FunctionPolicy(lambda _: np.ones(2, np.int64)), 9)
+
+
+@pytest.mark.filterwarnings("ignore:.*Received the following error", "ignore:.*Traceback", "ignore:.*Raising")
+def test_an_outcome_without_a_value_in_a_process() -> None:
+    environment = open_environment(ParallelEnv(2, partial(Forgetful, 1, None)))
+    with pytest.raises(CollectError, match=r"^Forgetful failed in step: TypeError: reward None: expected a number$"):
+        Rollout(environment, [0, 1]).run(FunctionPolicy(one), 9)
+    environment.close()
+
+
+@pytest.mark.parametrize("reward", [2, True, np.float32(2.5), np.array(3.0), torch.tensor(4.5), np.nan])
+@pytest.mark.parametrize("kind", [Forgetful, ForgetfulParts])
+def test_rewards_of_other_types(kind: Any, reward: Any) -> None:
+    environment = open_environment(partial(kind, 1, reward), 2)
+    steps = Rollout(environment, [0, 1]).run(FunctionPolicy(lambda _: np.ones(2, np.int64)), 9)
+    np.testing.assert_array_equal(steps.next["reward"][0, :3], [1, float(reward), 3])
+
+
+@pytest.mark.parametrize("flag", [np.True_, 1, np.array(True), torch.tensor(True)])
+def test_flags_of_other_types(flag: Any) -> None:
+    environment = open_environment(partial(Forgetful, 2, flag), 2)
+    steps = Rollout(environment, [0, 1]).run(FunctionPolicy(one), 4)
+    assert steps.next["terminated"].tolist() == [[False, True, False, True]] * 2
 
 
 def end_of_file() -> None:
