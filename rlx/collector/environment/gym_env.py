@@ -136,6 +136,7 @@ class ParallelEnv(_BatchedEnv):
 
 def called(function: MakeEnv) -> Any:
     """Return the result of a user's function; a ``GymEnv`` or an environment of TorchRL as gymnasium's."""
+    _check_function(function)
     try:
         found = function()
     except RlxError:
@@ -143,6 +144,13 @@ def called(function: MakeEnv) -> Any:
     except (Exception, SystemExit) as exc:  # a user's function may raise anything
         raise CollectError(f"{function_name(function)} failed: {type(exc).__name__}: {exc}") from exc
     return as_gymnasium(found() if isinstance(found, GymEnv) else found)
+
+
+def _check_function(source: Any) -> None:
+    if not callable(source):
+        raise CollectError(
+            f"environment {source!r}: expected a Gymnasium id, an environment or a function that makes one"
+        )
 
 
 def as_gymnasium(env: Any) -> Any:
@@ -222,6 +230,7 @@ def with_options(source: EnvSource, options: Mapping[str, Any] | None) -> EnvSou
     if isinstance(source, SerialEnv | ParallelEnv) or is_open(source):
         names = ", ".join(options)
         raise CollectError(f"create_env_kwargs ({names}): expected an id or a function, found {source!r}")
+    _check_function(source)
     return partial(cast("MakeEnv", source), **options)
 
 

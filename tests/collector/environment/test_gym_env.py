@@ -1,4 +1,5 @@
 import gc
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import AtariPreprocessing
 
 from rlx.collector.collector import Collector
-from rlx.collector.environment.gym_env import GymEnv, ParallelEnv, SerialEnv, open_environment
+from rlx.collector.environment.gym_env import GymEnv, ParallelEnv, SerialEnv, open_environment, with_options
 from rlx.collector.environment.gym_id import emulator_seeds
 from rlx.collector.environment.space import RandomPolicy, schema_of
 from rlx.collector.environment.vector import VectorEnvironment
@@ -160,6 +161,22 @@ def test_what_gymnasium_made_it_of() -> None:
     env = open_environment(lambda: gymnasium.make("CartPole-v1", max_episode_steps=50, sutton_barto_reward=True), 2)
     assert env.spec == {"id": "CartPole-v1", "max_episode_steps": 50, "kwargs": {"sutton_barto_reward": True}}
     assert open_environment(Counter, 2).spec == {}
+
+
+@pytest.mark.parametrize("source", [5, None, ["CartPole-v1"], {}])
+def test_a_source_that_makes_no_environment(source: Any) -> None:
+    expected = rf"^environment {re.escape(repr(source))}: expected a Gymnasium id, an environment or a function"
+    number: Any = 5
+    opens: list[Callable[[], Any]] = [
+        lambda: open_environment(source),
+        lambda: open_environment(SerialEnv(1, [source])),
+        lambda: open_environment(with_options(source, {"render_mode": None})),
+    ]
+    for opened in opens:
+        with pytest.raises(CollectError, match=expected):
+            opened()
+    with pytest.raises(CollectError, match=r"failed: TypeError: 'int' object is not callable"):
+        open_environment(lambda: number())
 
 
 def test_an_environment_that_fails() -> None:
