@@ -225,6 +225,7 @@ def _read(path: Path, *, only_rows: bool = False) -> Iterable[TensorDictBase]:
     return read_blocks(path, _manifest(path), only=_ROW if only_rows else None)
 
 
+_ARRAY, _INT = "rlx.array", "rlx.int"  # keys of values in tagged dicts
 _PLAIN = frozenset({int, float, str, bool, type(None), torch.dtype, torch.Size})
 
 
@@ -245,7 +246,7 @@ class PlainState:
         if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
             return _array(value)
         if type(value) is int and value.bit_length() > 63:
-            return {"rlx.int": hex(value)}
+            return {_INT: hex(value)}
         if type(value) in _PLAIN:  # not a class derived of one, which could not be loaded without trust
             return value
         if isinstance(value, np.str_):
@@ -273,10 +274,14 @@ def _array(value: Any) -> dict[str, Any]:
     array = np.ascontiguousarray(value)
     raw = torch.from_numpy(np.frombuffer(bytearray(array.tobytes()), np.uint8)) if array.nbytes else torch.empty(0)
     shape = list(np.shape(value))
-    return {"rlx.array": raw, "dtype": array.dtype.str, "shape": shape, "scalar": isinstance(value, np.generic)}
+    return {_ARRAY: raw, "dtype": array.dtype.str, "shape": shape, "scalar": isinstance(value, np.generic)}
 
 
 def _key(key: Any, name: str) -> Any:
+    if key in (_ARRAY, _INT):
+        raise SchemaMismatchError(
+            f"{name} has a key {key!r}: expected another one, as rlx marks its own values with it"
+        )
     if type(key) in (str, int) or (type(key) is tuple and all(type(part) is str for part in key)):
         return key
     raise SchemaMismatchError(f"{name} has a key {key!r}: expected a text or a number")
@@ -284,11 +289,11 @@ def _key(key: Any, name: str) -> Any:
 
 def decoded(value: Any) -> Any:
     """Return the state of a ``PlainState``."""
-    if isinstance(value, dict) and "rlx.array" in value:
-        array = np.frombuffer(bytearray(value["rlx.array"].numpy().tobytes()), np.dtype(value["dtype"]))
+    if isinstance(value, dict) and _ARRAY in value:
+        array = np.frombuffer(bytearray(value[_ARRAY].numpy().tobytes()), np.dtype(value["dtype"]))
         return array[0] if value["scalar"] else array.reshape(value["shape"])
-    if isinstance(value, dict) and "rlx.int" in value:
-        return int(value["rlx.int"], 16)
+    if isinstance(value, dict) and _INT in value:
+        return int(value[_INT], 16)
     if isinstance(value, Mapping):
         made = {key: decoded(part) for key, part in value.items()}
         return OrderedDict(made) if isinstance(value, OrderedDict) else made

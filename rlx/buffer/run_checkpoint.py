@@ -33,6 +33,7 @@ from rlx.errors import CorruptDatasetError, DatasetExistsError, FormatVersionErr
 from rlx.files import lock
 from rlx.files.atomic import sync, write_file
 from rlx.files.disk import disk_errors
+from rlx.numbers import check_whole
 from rlx.seeding import generator_state, set_generator_state
 
 logger = logging.getLogger(__name__)
@@ -108,12 +109,14 @@ class Checkpoint(Closing):
             values: numbers, texts, arrays, tensors, and lists and dicts of them.
 
         Raises:
-            SchemaMismatchError: a state has a value of another type.
+            OptionError: step is not a whole number, or below 0.
+            SchemaMismatchError: a value, or a state, is of another type.
             DiskFullError: no space is left.
             ValueError: the checkpoint is closed.
         """
         self.wait()
         self._check_open()
+        step = check_whole("step", step, 0)
         plain = PlainState()
         state = {"values": plain(values, "values"), "generators": generator_state(), "parts": {}}
         writes: dict[str, Callable[[], list[str]]] = {}

@@ -36,6 +36,7 @@ from rlx.errors import (
     DatasetLockedError,
     DiskFullError,
     FormatVersionError,
+    OptionError,
     SchemaMismatchError,
 )
 from tests.factories import make_block, write_dataset
@@ -344,6 +345,35 @@ def test_what_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other" / "mine.txt").touch()
     with pytest.raises(DatasetExistsError):
         rlx.Checkpoint(tmp_path / "other")
+
+
+@pytest.mark.parametrize("step", [None, "x", [1], float("nan"), 1.7, torch.tensor(1.5), -1])
+def test_a_step_that_is_no_number_is_refused_and_the_last_checkpoint_stays(step: Any, tmp_path: Path) -> None:
+    with rlx.Checkpoint(tmp_path / "run") as checkpoint:
+        checkpoint.save(100)
+        with pytest.raises(OptionError, match=r"step .*: expected"):
+            checkpoint.save(step)
+    with rlx.Checkpoint(tmp_path / "run") as checkpoint:
+        assert checkpoint.restore() == 100
+
+
+@pytest.mark.parametrize("step", [np.int64(7), torch.tensor(7)])
+def test_a_step_may_be_a_whole_number_of_numpy_or_torch(step: Any, tmp_path: Path) -> None:
+    with rlx.Checkpoint(tmp_path / "run") as checkpoint:
+        checkpoint.save(step)
+        assert checkpoint.restore() == 7
+
+
+@pytest.mark.parametrize("value", [{"rlx.array": 5}, {"rlx.int": "z"}, {1j: 2}, {1, 2}, b"x", np.array(["x"])])
+def test_values_that_cannot_be_restored_are_refused_by_name(value: Any, tmp_path: Path) -> None:
+    with rlx.Checkpoint(tmp_path / "run") as checkpoint:
+        checkpoint.save(100)
+        checkpoint.wait()
+        files = sorted((tmp_path / "run").iterdir())
+        with pytest.raises(SchemaMismatchError, match=r"^values\['best'\]"):
+            checkpoint.save(200, best=value)
+        assert sorted((tmp_path / "run").iterdir()) == files
+        assert checkpoint.restore() == 100
 
 
 @pytest.mark.parametrize("damaged", ["checkpoint.json", "*.pt", "*/segment.json", "*/0.zst"])
