@@ -5,6 +5,7 @@
 <path>/<hex>/state.pt where storage, sampler and writer stand
 """
 
+import io
 import json
 import math
 import os
@@ -31,6 +32,7 @@ from rlx.errors import (
     SchemaMismatchError,
 )
 from rlx.files.atomic import sync, sync_tree
+from rlx.files.disk import disk_errors
 from rlx.store.chunk_codec import decompressed
 
 Hook = Callable[[TensorDictBase], TensorDictBase]
@@ -63,16 +65,32 @@ def save(
     Args:
         state: numbers, lists and tensors.
         write_beside: writes further files into the directory of the checkpoint's files, which ``load`` returns.
+
+    Raises:
+        DatasetExistsError: the directory holds something else.
+        DiskFullError: no space is left; an existing checkpoint stays.
     """
     if path.exists() and not (path / _MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
         raise DatasetExistsError(f"{path} exists and is not a checkpoint of a buffer", hint="choose another path")
+    with disk_errors(path):
+        _replace(path, state, (_hooked(block, hooks) for block in steps), write_beside)
+
+
+def _replace(
+    path: Path,
+    state: Mapping[str, Any],
+    steps: Iterable[TensorDictBase],
+    write_beside: Callable[[Path], None] | None,
+) -> None:
     directory = path / uuid.uuid4().hex
     directory.mkdir(parents=True)
     try:
-        manifest = write_blocks(directory, (_hooked(block, hooks) for block in steps))
+        manifest = write_blocks(directory, steps)
         if write_beside is not None:
             write_beside(directory)
-        torch.save(dict(state), directory / _STATE)
+        data = io.BytesIO()  # torch reports a full disk only as an offset in the file
+        torch.save(dict(state), data)
+        (directory / _STATE).write_bytes(data.getbuffer())
         partial = directory / _MANIFEST
         partial.write_text(json.dumps({"format": FORMAT, "version": VERSION, "files": directory.name, **manifest}))
         sync_tree(directory)

@@ -495,6 +495,7 @@ class ReplayBuffer(Preprocessing):
 
         Raises:
             DatasetExistsError: the directory holds something else.
+            DiskFullError: no space is left.
         """
         with self._lock.read():
             with self._sampler_lock:

@@ -182,6 +182,7 @@ class SavedState(ABC):
 
         Raises:
             DatasetExistsError: the directory holds something else.
+            DiskFullError: no space is left.
         """
         save(Path(path), {"part": type(self).__name__, "state": self.state_dict()})
 
@@ -206,6 +207,7 @@ class SavedSteps:
 
         Raises:
             DatasetExistsError: the directory holds something else.
+            DiskFullError: no space is left.
         """
         storage: Any = self
         save(
@@ -256,6 +258,7 @@ class SavedTogether(ABC):
 
         Raises:
             DatasetExistsError: the directory holds something else.
+            DiskFullError: no space is left.
         """
         parts = self._saved_parts()
 

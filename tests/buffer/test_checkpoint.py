@@ -22,6 +22,7 @@ from rlx.errors import (
     CorruptDatasetError,
     DatasetExistsError,
     DatasetNotFoundError,
+    DiskFullError,
     FormatVersionError,
     RlxError,
     SchemaMismatchError,
@@ -349,3 +350,18 @@ def test_a_buffer_over_a_dataset_saves_where_it_stands_and_no_steps(tmp_path: Pa
     other = write_dataset(tmp_path / "other", [[make_block((3,))]])
     with pytest.raises(SchemaMismatchError):
         ReplayBuffer(storage=DatasetStorage(other)).loads(tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("part", ["steps", "state"])
+def test_a_full_disk_is_named_and_the_last_checkpoint_stays(part: str, small_disk: Path) -> None:
+    made = buffer(PrioritizedSampler(200_000, 0.7, 0.9), capacity=200_000)
+    made.extend(TensorDict({"observation": torch.zeros(10)}, [10]))
+    made.dumps(small_disk / "checkpoint")
+    files = sorted(small_disk.rglob("*"))
+    noise = torch.rand(190_000)  # which cannot be compressed
+    rows = made.extend(TensorDict({"observation": noise if part == "steps" else torch.zeros(190_000)}, [190_000]))
+    if part == "state":
+        made.update_priority(rows, noise)
+    with pytest.raises(DiskFullError, match="no room left on the disk"):
+        made.dumps(small_disk / "checkpoint")
+    assert sorted(small_disk.rglob("*")) == files
