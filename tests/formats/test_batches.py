@@ -1,3 +1,4 @@
+import asyncio
 import errno
 import json
 import sys
@@ -12,6 +13,7 @@ import pyarrow.parquet
 import pytest
 import torch
 import zarr
+from zarr.storage import LocalStore
 
 from rlx.errors import DatasetExistsError, DiskFullError, MissingExtraError, SchemaMismatchError, UnknownFormatError
 from rlx.formats.common.batches import Columns, export
@@ -134,6 +136,33 @@ class FullDisk:
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
     with pytest.raises(DiskFullError, match="no room"):
         export([batch(1, 0)], tmp_path / "a.npz", FullDisk())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", sorted(writable("batches")))
+def test_a_disk_that_fills_up_is_named_and_left_empty(name: str, small_disk: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (600, 60, 60), np.uint8)
+    with pytest.raises(DiskFullError, match="no room left"):
+        export([{"noise": noise}], small_disk / f"a.{name}", formats()[name].batches)
+    assert not list(small_disk.iterdir())
+
+
+def test_zarr_finishes_all_writes_after_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise they would go on while the directory is removed, and after the end of the program."""
+    write, begun, finished = LocalStore.set, [], []
+
+    async def fail_once(self: LocalStore, key: str, value: Any) -> None:
+        begun.append(key)
+        if len(begun) == 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        await asyncio.sleep(0.01)
+        await write(self, key, value)
+        finished.append(key)
+
+    monkeypatch.setattr(LocalStore, "set", fail_once)
+    with pytest.raises(DiskFullError, match="no room left"):
+        export([{"noise": np.ones((2_000, 60, 60), np.uint8)}], tmp_path / "a.zarr", formats()["zarr"].batches)
+    assert len(finished) == len(begun) - 1
     assert not list(tmp_path.iterdir())
 
 

@@ -117,14 +117,21 @@ class ZarrExporter:
         """Write one array per column, in groups by their names."""
         import zarr  # noqa: PLC0415  (takes a second; other formats do not need it)
 
+        from rlx.formats.batches.zarr_disk import ZarrDisk  # noqa: PLC0415
+
+        disk = ZarrDisk(directory)
         # zarr writes in threads of its own, which Ctrl-C does not stop: leaving the pool waits for the write.
         with ThreadPoolExecutor(1) as pool:
-            group = pool.submit(zarr.create_group, directory).result()
-            arrays: dict[str, zarr.Array[Any]] = {}
-            for batch in batches:
-                if not arrays:
-                    check_case(batch, directory / "zarr.json")
-                pool.submit(_append_zarr, group, arrays, batch).result()
+            try:
+                group = pool.submit(zarr.create_group, disk).result()
+                arrays: dict[str, zarr.Array[Any]] = {}
+                for batch in batches:
+                    if not arrays:
+                        check_case(batch, directory / "zarr.json")
+                    pool.submit(_append_zarr, group, arrays, batch).result()
+                    disk.check()
+            finally:
+                disk.check()
 
 
 def _append_zarr(group: "zarr.Group", arrays: "dict[str, zarr.Array[Any]]", batch: Columns) -> None:
