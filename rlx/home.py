@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rlx import manifest
 from rlx.errors import DatasetError, DatasetNotFoundError, FileAccessError
-from rlx.files.disk import file_error
-from rlx.files.urls import is_url, local_path
+from rlx.files.disk import file_error, is_there
+from rlx.files.urls import check_path, is_url, local_path
 from rlx.wording import command, did_you_mean
 
 _HOSTED = re.compile(r"(minari|lerobot|hf):")
@@ -56,33 +56,41 @@ def locate(dataset: str | os.PathLike[str]) -> Path:
 
     Raises:
         DatasetNotFoundError: it is a URL; or it may be an id, and neither the id nor the path exists.
-        UrlError: a URL of an unknown kind.
+        OptionError: it is neither a text nor a path; UrlError: a URL of an unknown kind.
+        FileAccessError: the path is too long, or cannot be read.
 
     Example:
         >>> locate("/data/pong").as_posix()
         '/data/pong'
     """
-    if isinstance(dataset, str) and is_url(dataset):
+    if is_url(check_path("dataset", dataset)):
         local_path(dataset)
         raise DatasetNotFoundError(
             f"{dataset} is not on this machine: expected a directory or an id", hint=command("rlx", "pull", dataset)
         )
     path = Path(dataset).expanduser()
-    if (path / manifest.FILE_NAME).exists() or (path / "shards").is_dir():
+    if _is_there(path / manifest.FILE_NAME) or (path / "shards").is_dir():
         return path
     if isinstance(dataset, str) and _ID.fullmatch(dataset):
         below = home() / dataset
-        if below.exists():
+        if _is_there(below):
             return below
-        if not path.exists():
+        if not _is_there(path):
             raise DatasetNotFoundError(
                 f"no dataset at {dataset}, nor at {below}",
                 hint=did_you_mean(dataset, [*dataset_ids(), *_beside(path)]) or "rlx list --local",
             )
-    elif isinstance(dataset, str) and _HOSTED.match(dataset) and not path.exists():
+    elif isinstance(dataset, str) and _HOSTED.match(dataset) and not _is_there(path):
         near = did_you_mean(dataset.replace(":", "/", 1), dataset_ids())
         raise DatasetNotFoundError(f"no dataset at {dataset}", hint=near or command("rlx", "download", dataset))
     return path
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return is_there(path)
+    except OSError as exc:
+        raise file_error(exc, path) from exc
 
 
 def dataset_ids() -> list[str]:

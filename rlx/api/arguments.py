@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
 from rlx.errors import OptionError
+from rlx.files.urls import P, check_path
 from rlx.numbers import check_real, check_whole
 from rlx.pipeline.options import Options
 from rlx.progress import Progress
@@ -115,6 +116,19 @@ def check_number(option: str, value: float | None, minimum: float, maximum: floa
         check_whole(f"`{option}`", value, minimum, maximum)
 
 
+def check_text(option: str, value: str | None) -> None:
+    """Raise OptionError if a value is not a text; None, the default, is always accepted.
+
+    Example:
+        >>> check_text("game", 5)
+        Traceback (most recent call last):
+        ...
+        rlx.errors.OptionError: `game` 5: expected a text
+    """
+    if not isinstance(value, str | None):
+        raise OptionError(f"`{option}` {value!r}: expected a text")
+
+
 def check_exclusive(first: tuple[str, object], second: tuple[str, object]) -> None:
     """Raise OptionError if both of two arguments are given.
 
@@ -124,6 +138,21 @@ def check_exclusive(first: tuple[str, object], second: tuple[str, object]) -> No
     """
     if first[1] is not None and second[1] is not None:
         raise OptionError(f"`{first[0]}` and `{second[0]}` are mutually exclusive")
+
+
+def paths(name: str, given: P | Iterable[P]) -> list[P]:
+    """Return one path, id or URL, or several, as a list.
+
+    Raises:
+        OptionError: one is neither a text nor a path.
+
+    Example:
+        >>> paths("dataset", "Pong/5"), paths("dataset", ["Pong/5", Path("train")])
+        (['Pong/5'], ['Pong/5', PosixPath('train')])
+    """
+    if isinstance(given, str | os.PathLike) or not isinstance(given, Iterable):
+        return [check_path(name, given)]
+    return [check_path(name, one) for one in given]
 
 
 def chosen_codec(codec: str | Codec | None) -> Codec | None:

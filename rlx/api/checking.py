@@ -5,8 +5,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rlx.api.arguments import StrPath, check_number, check_source_format, command_line, with_destination, write_options
+from rlx.api.arguments import (
+    StrPath,
+    check_number,
+    check_source_format,
+    command_line,
+    paths,
+    with_destination,
+    write_options,
+)
 from rlx.errors import OptionError
+from rlx.files.urls import check_path
 from rlx.home import locate
 from rlx.pipeline.diff import Comparison, compare
 from rlx.pipeline.doctor import Checkup
@@ -43,6 +52,7 @@ def verify(dataset: StrPath, *, progress: Progress | None = None) -> Verificatio
         >>> rlx.verify("cartpole").ok
         True
     """
+    check_path("dataset", dataset)
     return verify_dataset(dataset if isinstance(dataset, str) else Path(dataset), progress=progress)
 
 
@@ -119,11 +129,11 @@ def doctor(
         raise OptionError("`fix` and `output` require each other")
     if fix and sample is not None:
         raise OptionError("`fix` checks every trajectory and excludes `sample`")
-    path = os.fspath(dataset)
+    path = os.fspath(check_path("dataset", dataset))
     if output is not None:
+        check_path("`output`", output, "a directory")
         _ = Dataset(path).path  # raises unless it is a dataset on this machine, before all of it is examined
-    listed = [against] if isinstance(against, str | os.PathLike) else against or []
-    others = [os.fspath(other) for other in listed]
+    others = [] if against is None else [os.fspath(other) for other in paths("`against`", against)]
     checkup = examine(path, source_format=from_, against=others, sample=sample, progress=progress)
     if output is None:
         return checkup

@@ -24,6 +24,7 @@ from rlx.api.arguments import (
     write_options,
 )
 from rlx.errors import OptionError
+from rlx.files.urls import check_path
 from rlx.home import home
 from rlx.pipeline.report import Report
 from rlx.progress import Progress, receiver
@@ -175,7 +176,7 @@ def destination(env: EnvSource, output: StrPath | None) -> Path:
         OptionError: no output is given, and env is not a Gymnasium id.
     """
     if output is not None:
-        return Path(output)
+        return Path(check_path("`output`", output, "a directory"))
     if not isinstance(env, str) or ":" in env:
         raise OptionError(f"{env} has no id to derive a directory from: `output` is required")
     return home() / env
@@ -277,6 +278,8 @@ def convert(
     check_choice("engine", engine, Engine)
     check_number("jobs", jobs, 1)
     progress = receiver(progress)
+    check_path("source", source)
+    check_path("destination", destination, "a path")
     files = fetched(source if isinstance(source, str) else Path(source), progress)
     if to in get_args(ExportFormat):
         for name, given in (

@@ -14,7 +14,7 @@ from rlx.block import Block
 from rlx.errors import DatasetError
 from rlx.files.disk_cache import DiskCache
 from rlx.files.remote_files import DEFAULT_CACHE_BYTES
-from rlx.files.urls import is_url
+from rlx.files.urls import check_path, is_url
 from rlx.home import cache_home
 from rlx.manifest import ShardRecord
 from rlx.progress import Progress
@@ -334,5 +334,6 @@ def open(
     """
     disk = None
     if disk_cache_bytes and is_url(path):
-        disk = DiskCache(cache_home() if disk_cache is None else Path(disk_cache).expanduser(), disk_cache_bytes)
+        given = cache_home() if disk_cache is None else Path(check_path("disk_cache", disk_cache, "a directory"))
+        disk = DiskCache(given.expanduser(), disk_cache_bytes)
     return Dataset(path, verify=verify, partial=partial, cache_bytes=cache_bytes, disk_cache=disk)

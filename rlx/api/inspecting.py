@@ -12,7 +12,7 @@ from rlx.api.arguments import StrPath
 from rlx.errors import DatasetExistsError, UnknownFormatError
 from rlx.files.atomic import whole
 from rlx.files.opening import open_location
-from rlx.files.urls import is_url
+from rlx.files.urls import check_path, is_url
 from rlx.home import locate
 from rlx.manifest import Manifest
 from rlx.pipeline.citation import citations
@@ -192,7 +192,7 @@ def inspect(
         lineage=[dict(step) for step in manifest.lineage],
         stats=summary(manifest.shards) if stats else None,
         trajectory=table,
-        plot=None if plot is None else _plotted(dataset, Path(plot)),
+        plot=None if plot is None else _plotted(dataset, Path(check_path("`plot`", plot, "a file"))),
     )
 
 

@@ -17,6 +17,7 @@ from rlx.api.arguments import (
     write_options,
 )
 from rlx.errors import OptionError, TransformError, TransformOptionError
+from rlx.files.urls import check_path
 from rlx.home import locate
 from rlx.pipeline.preprocess import Preview, Recipe, preview
 from rlx.pipeline.preprocess import preprocess as preprocess_dataset
@@ -161,7 +162,8 @@ def preprocess(
     )
     if dry_run or destination is None:
         return preview(locate(source), recipe, options)
-    return preprocess_dataset(locate(source), Path(destination), recipe, options, progress=receiver(progress))
+    path = Path(check_path("destination", destination, "a directory"))
+    return preprocess_dataset(locate(source), path, recipe, options, progress=receiver(progress))
 
 
 def listed(transform: Transforms | None) -> list[AnyTransform]:

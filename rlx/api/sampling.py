@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from numpy.typing import NDArray
 
-from rlx.api.arguments import BatchFormat, StrPath, check_choice, check_exclusive, check_number
+from rlx.api.arguments import BatchFormat, StrPath, check_choice, check_exclusive, check_number, paths
 from rlx.errors import OptionError
+from rlx.files.urls import check_path
 from rlx.formats.common.batches import Columns, DirectoryExporter, columns_of, export
 from rlx.formats.registry import format_of, formats
+from rlx.numbers import check_whole
 from rlx.pipeline.report import bytes_at
 from rlx.pipeline.sampling import Sampling, check_file, draw
 from rlx.store.dataset import Dataset
@@ -136,12 +138,12 @@ def sample(
         >>> rlx.sample("Pong/5", batches=10, output="steps.npz").steps
         1280
     """
-    several = [datasets] if isinstance(datasets, str | os.PathLike | Dataset) else list(datasets)
+    several = paths("dataset", datasets)
     if not several:
         raise OptionError("no dataset given: expected at least one")
     names = [one.where if isinstance(one, Dataset) else without_secrets(os.fspath(one)) for one in several]
     for name, number in (("batch_size", batch_size), ("stack", stack), ("n_step", n_step), ("batches", batches)):
-        check_number(name, number, 1)
+        check_whole(f"`{name}`", number)
     for name, length in (("slice_len", slice_len), ("num_slices", num_slices)):
         check_number(name, length, 1)
         if length is not None and batch_size % length:
@@ -223,7 +225,10 @@ def _format(output: StrPath | BinaryIO | None, format: str | None) -> str | None
             raise OptionError("`format` requires `output`")
         return None
     if isinstance(output, str | os.PathLike):
-        return format or format_of(Path(output))
+        path = Path(check_path("`output`", output, "a path"))
+        return format or format_of(path)
+    if not hasattr(output, "write"):
+        raise OptionError(f"`output` {output!r}: expected a path or an open binary file")
     if format is None:
         raise OptionError("`output` to an open file requires `format`")
     if format == "zarr":

@@ -15,6 +15,7 @@ from rlx.api.arguments import (
     check_choice,
     check_exclusive,
     check_number,
+    check_text,
     chosen_codec,
     command_line,
     shard_numbers,
@@ -22,7 +23,7 @@ from rlx.api.arguments import (
 )
 from rlx.errors import OptionError
 from rlx.files.disk import file_error, opened_file
-from rlx.files.urls import HUB
+from rlx.files.urls import HUB, check_path
 from rlx.home import home
 from rlx.pipeline.catalog import CatalogEntry, local_runs, remote_runs
 from rlx.pipeline.download import DownloadPlan, download_hosted, plan_download, plan_hosted
@@ -96,6 +97,8 @@ def list_runs(
         >>> [run.id for run in rlx.list_runs(remote=True, game="Pong")]  # doctest: +SKIP
         ['Pong/1', 'Pong/2', 'Pong/3', 'Pong/4', 'Pong/5']
     """
+    for name, text in (("game", game), ("source", source), ("search", search)):
+        check_text(name, text)
     if sources:
         if remote or local or (url, source, search) != (None, None, None):
             raise OptionError("`sources` can only be combined with `game`")
@@ -199,6 +202,8 @@ def download(
         for name, given in (("source", source), ("layout", layout)):
             if given is not None:
                 raise OptionError(f"`{name}` requires a run GAME/NUMBER, found {run}")
+    if output is not None:
+        check_path("`output`", output, "a directory")
     options = write_options(
         store=store,
         codec=codec,
@@ -294,7 +299,7 @@ def push(
         1000
     """
     check_number("jobs", jobs, 1)
-    url = os.fspath(url)
+    url = os.fspath(check_path("url", url, "a path or a URL"))
     for name, given in (("private", private), ("license", license), ("cite", cite)):
         if given and not url.startswith(HUB):
             raise OptionError(f"`{name}` requires {HUB}ORG/NAME, found {url}")
@@ -309,7 +314,7 @@ def push(
         overwrite=overwrite,
         private=private or None,
         license=license,
-        citation=None if cite is None else _bibtex(Path(cite)),
+        citation=None if cite is None else _bibtex(Path(check_path("`cite`", cite, "a file"))),
         version=version,
         progress=receiver(progress),
     )
@@ -386,7 +391,8 @@ def pull(
         1000
     """
     check_number("jobs", jobs, 1)
-    url, path = os.fspath(url), None if output is None else Path(output)
+    url = os.fspath(check_path("url", url))
+    path = None if output is None else Path(check_path("`output`", output, "a directory"))
     if dry_run:
         return plan_pull(url, path, overwrite=overwrite)
     return pull_dataset(url, path, jobs=jobs or JOBS, overwrite=overwrite, progress=receiver(progress))
@@ -400,7 +406,7 @@ def here_and_there(
     if url is not None:
         if local or source is not None:
             raise OptionError(f"{url}: a location excludes `local` and `source`")
-        remote, source = True, str(url)
+        remote, source = True, str(check_path("url", url, "a path or a URL"))
     here = [] if remote else [entry for entry in local_runs() if entry.is_of(game, search)]
     return here, [] if local else remote_runs(source, game, search)
 

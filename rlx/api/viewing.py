@@ -10,6 +10,7 @@ from typing import TypedDict, Unpack, overload
 from rlx.api.arguments import StrPath, check_number
 from rlx.closing import Closing
 from rlx.errors import OptionError
+from rlx.files.urls import check_path
 from rlx.progress import Progress, receiver
 from rlx.store.dataset import Dataset
 from rlx.viewer.files import DEFAULT_FPS, ViewFile, write_comparison, write_view
@@ -124,6 +125,8 @@ def view(
     check_number("episode", episode, 0)
     check_number("fps", fps, 1, 100)
     check_number("port", port, 0, 65535)
+    if output is not None:
+        check_path("`output`", output, "a file")
     if fps is not None and (output is None or Path(output).suffix.lower() not in _FILM_SUFFIXES):
         raise OptionError("`fps` requires a video: expected `output` FILE.gif or FILE.mp4")
     if other is not None and (episode is not None or (output is not None and Path(output).suffix.lower() != ".html")):

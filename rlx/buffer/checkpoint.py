@@ -33,6 +33,7 @@ from rlx.errors import (
 )
 from rlx.files.atomic import sync, sync_tree
 from rlx.files.disk import disk_errors
+from rlx.files.urls import check_path
 from rlx.store.chunk_codec import decompressed
 
 Hook = Callable[[TensorDictBase], TensorDictBase]
@@ -53,7 +54,7 @@ class Leaf:
 
 
 def save(
-    path: Path,
+    path: str | os.PathLike[str],
     state: Mapping[str, Any],
     steps: Iterable[TensorDictBase] = (),
     hooks: Sequence[Hook] = (),
@@ -67,9 +68,11 @@ def save(
         write_beside: writes further files into the directory of the checkpoint's files, which ``load`` returns.
 
     Raises:
+        OptionError: path is neither a text nor a path.
         DatasetExistsError: the directory holds something else.
         DiskFullError: no space is left; an existing checkpoint stays.
     """
+    path = Path(check_path("path", path, "a directory"))
     if path.exists() and not (path / _MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
         raise DatasetExistsError(f"{path} exists and is not a checkpoint of a buffer", hint="choose another path")
     with disk_errors(path):
@@ -134,7 +137,7 @@ def _leaf_json(key: tuple[str, ...], tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def load(
-    path: Path, part: str = "a buffer", hooks: Sequence[Hook] = ()
+    path: str | os.PathLike[str], part: str = "a buffer", hooks: Sequence[Hook] = ()
 ) -> tuple[dict[str, Any], Iterator[TensorDictBase], Path]:
     """Return the state, the blocks of steps and the directory of the files of a checkpoint.
 
@@ -143,6 +146,7 @@ def load(
     Args:
         part: what the checkpoint must be one of, as its state says.
     """
+    path = Path(check_path("path", path, "a directory"))
     manifest = _manifest(path)
     name = str(manifest.get("files"))
     if not HEX_NAME.fullmatch(name):

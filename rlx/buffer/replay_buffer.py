@@ -31,6 +31,7 @@ from rlx.buffer.storage.lists import ListStorage
 from rlx.buffer.transform.compose import Compose, Inverted, Transform, applied, reader, split
 from rlx.buffer.writer import RoundRobinWriter
 from rlx.errors import OptionError, SchemaMismatchError
+from rlx.files.urls import check_path
 from rlx.fork import on_fork
 from rlx.numbers import check_whole
 from rlx.store.codec import Codec, codec_of
@@ -500,7 +501,7 @@ class ReplayBuffer(Preprocessing):
         with self._lock.read():
             with self._sampler_lock:
                 state = self._state() | rows_state(self._storage)
-            save(Path(path), state, blocks(self._storage), self._save_hooks)
+            save(path, state, blocks(self._storage), self._save_hooks)
 
     def loads(self, path: str | os.PathLike[str]) -> None:
         """Load a checkpoint that ``dumps`` wrote, as ``load_state_dict`` does.
@@ -513,7 +514,7 @@ class ReplayBuffer(Preprocessing):
             CorruptDatasetError: it is damaged; the buffer may be left empty.
             SchemaMismatchError: it has more steps than this buffer's storage holds, or other dimensions.
         """
-        state, steps, _ = load(Path(path), hooks=self._load_hooks)
+        state, steps, _ = load(path, hooks=self._load_hooks)
         self._restore(state, steps)
 
     def save_dataset(
@@ -560,9 +561,10 @@ class ReplayBuffer(Preprocessing):
             raise OptionError(f"`store` {store!r} is unknown: expected {', '.join(STORES)}")
         chosen = codec_of(store, None if codec is None else Codec.parse(codec))
         excluded = [as_path(key) for key in ([exclude] if isinstance(exclude, str) else exclude)]
-        saving = Saving(Path(path).absolute().name if id is None else id, excluded, store, chosen, overwrite)
+        path = Path(check_path("path", path, "a directory"))
+        saving = Saving(path.absolute().name if id is None else id, excluded, store, chosen, overwrite)
         with self._lock.read():
-            save_dataset(self._storage, self._index(), Path(path), saving)
+            save_dataset(self._storage, self._index(), path, saving)
 
     def frozen(self) -> "ReplayBuffer":
         """Return a buffer to save while this one is written: a copy of the steps, unless they are in files."""

@@ -33,6 +33,7 @@ from rlx.errors import CorruptDatasetError, DatasetExistsError, FormatVersionErr
 from rlx.files import lock
 from rlx.files.atomic import sync, write_file
 from rlx.files.disk import disk_errors
+from rlx.files.urls import check_path
 from rlx.numbers import check_whole
 from rlx.seeding import generator_state, set_generator_state
 
@@ -66,6 +67,7 @@ class Checkpoint(Closing):
     Raises:
         DatasetExistsError: path holds something else.
         DatasetLockedError: another process writes this checkpoint.
+        OptionError: path is neither a text nor a path.
         TypeError: a part has no state.
 
     Example:
@@ -83,7 +85,7 @@ class Checkpoint(Closing):
     """
 
     def __init__(self, path: str | os.PathLike[str], /, **parts: Any) -> None:
-        self.path = Path(path)
+        self.path = Path(check_path("path", path, "a directory"))
         self.values: dict[str, Any] = {}
         self.new_episodes: dict[str, str] = {}
         if self.path.exists() and not (self.path / _MANIFEST).is_file() and not _is_unused(self.path):

@@ -184,7 +184,7 @@ class SavedState(ABC):
             DatasetExistsError: the directory holds something else.
             DiskFullError: no space is left.
         """
-        save(Path(path), {"part": type(self).__name__, "state": self.state_dict()})
+        save(path, {"part": type(self).__name__, "state": self.state_dict()})
 
     def loads(self, path: str | os.PathLike[str]) -> None:
         """Continue from a checkpoint that ``dumps`` wrote.
@@ -195,7 +195,7 @@ class SavedState(ABC):
             CorruptDatasetError: the checkpoint is damaged.
             SchemaMismatchError: another kind of part wrote it.
         """
-        written, *_ = load(Path(path), type(self).__name__)
+        written, *_ = load(path, type(self).__name__)
         self.load_state_dict(written["state"])
 
 
@@ -210,9 +210,7 @@ class SavedSteps:
             DiskFullError: no space is left.
         """
         storage: Any = self
-        save(
-            Path(path), {"part": "a storage", "state": describe_storage(storage) | rows_state(storage)}, blocks(storage)
-        )
+        save(path, {"part": "a storage", "state": describe_storage(storage) | rows_state(storage)}, blocks(storage))
 
     def loads(self, path: str | os.PathLike[str]) -> None:
         """Replace the steps by those of a checkpoint that ``dumps`` of any storage wrote.
@@ -226,7 +224,7 @@ class SavedSteps:
             SchemaMismatchError: another kind of part wrote it, it has other dimensions, or more steps than fit.
         """
         storage: Any = self
-        written, steps, _ = load(Path(path), "a storage")
+        written, steps, _ = load(path, "a storage")
         state = written["state"]
         if keeps_rows(state, storage):
             storage.restore(state["storage"], rows_and_steps(state, steps))
@@ -267,7 +265,7 @@ class SavedTogether(ABC):
                 part.dumps(directory / str(number))
 
         state = {"part": type(self).__name__, "count": len(parts), "state": self._own_state()}
-        save(Path(path), state, write_beside=write)
+        save(path, state, write_beside=write)
 
     def loads(self, path: str | os.PathLike[str]) -> None:
         """Load what ``dumps`` wrote, part by part.
@@ -278,7 +276,7 @@ class SavedTogether(ABC):
             CorruptDatasetError: the checkpoint is damaged.
             SchemaMismatchError: it has another number of parts, or parts of another kind.
         """
-        written, _, directory = load(Path(path), type(self).__name__)
+        written, _, directory = load(path, type(self).__name__)
         parts = self._saved_parts()
         if written["count"] != len(parts):
             raise SchemaMismatchError(

@@ -4,9 +4,10 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from rlx.errors import UrlError
+from rlx.errors import OptionError, UrlError
 from rlx.wording import did_you_mean, without_secrets
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
@@ -15,6 +16,26 @@ HUB = "hf://datasets/"
 TAG = "rlx"  # of the hub's datasets that rlx has pushed
 _ORGANISATION = re.compile(rf"{HUB}([\w.-]+)/?")
 _MISTYPED = re.compile(rf"file:|({'|'.join(BUCKETS)})(:|//)", re.IGNORECASE)
+P = TypeVar("P", bound=str | os.PathLike[str])
+
+
+def check_path(name: str, value: P, expected: str = "a path, an id or a URL") -> P:
+    """Return a path or a URL that a user gives as an argument.
+
+    Raises:
+        OptionError: it is neither a text nor a path, or has a NUL character.
+
+    Example:
+        >>> check_path("dataset", 5)
+        Traceback (most recent call last):
+        ...
+        rlx.errors.OptionError: dataset 5: expected a path, an id or a URL
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise OptionError(f"{name} {value!r}: expected {expected}")
+    if "\0" in str(value):  # an open dataset may have no path
+        raise OptionError(f"{name} {value!r}: expected {expected}, without a NUL character")
+    return value
 
 
 def check_no_url(path: str | os.PathLike[str]) -> None:
@@ -86,7 +107,7 @@ def local_path(location: str | os.PathLike[str]) -> Path | None:
         '/data/a b'
     """
     if not is_url(location):
-        check_no_url(location)
+        check_no_url(check_path("location", location, "a path or a URL"))
         return Path(location).expanduser()
     parts = split_url(str(location))
     if parts.scheme == "file":

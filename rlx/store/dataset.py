@@ -20,6 +20,7 @@ from rlx.files import lock
 from rlx.files.disk_cache import DiskCache
 from rlx.files.remote_files import DEFAULT_CACHE_BYTES, Traffic, local, remote
 from rlx.manifest import Manifest, ShardRecord
+from rlx.numbers import check_whole
 from rlx.schema import Role, Schema
 from rlx.store.foreign_types import space_of
 from rlx.store.layout import SHARDS, find_dataset
@@ -257,13 +258,14 @@ class Dataset:
 
         Raises:
             IndexError: the dataset has no such trajectory.
+            OptionError: number is not a whole number.
 
         Example:
             >>> rlx.open("Pong/5").trajectory(0)["next", "reward"].sum()
             tensor(-21.)
         """
         table, count = self.trajectories, len(self.trajectories)
-        place = operator.index(number)
+        place = check_whole("trajectory", number, None)
         if not -count <= place < count:
             raise IndexError(f"trajectory {place} is out of range for {count:,} trajectories")
         start = int(self.steps.start[place])

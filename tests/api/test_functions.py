@@ -4,6 +4,7 @@ import functools
 import io
 import json
 import os
+import re
 import shutil
 import urllib.request
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from rlx.errors import (
     CorruptShardError,
     DatasetExistsError,
     DatasetNotFoundError,
+    FileAccessError,
     OptionError,
     PartialError,
     SourceNotFoundError,
@@ -434,6 +436,13 @@ def test_merge(tmp_path: Path, cli: Cli) -> None:
         (lambda: untyped.collect("CartPole-v1", output="new", drop=5), "keys 5: expected a list of texts"),
         (lambda: untyped.collect("CartPole-v1", output="new.h5", steps=9), "new.h5 is the name of a file"),
         (lambda: untyped.convert("a", "new.npz"), "new.npz is the name of a file, and a dataset is a directory"),
+        (lambda: untyped.sample("a", batch_size=None), "`batch_size` None: expected a whole number"),
+        (lambda: untyped.sample("a", output=5, format="npz"), "`output` 5: expected a path or an open binary file"),
+        (lambda: untyped.sample("a", output="new\0", format="npz"), "`output` 'new.*': expected a path, without a NUL"),
+        (lambda: untyped.list_runs(game=5), "`game` 5: expected a text"),
+        (lambda: untyped.list_runs(search=5), "`search` 5: expected a text"),
+        (lambda: untyped.list_runs(game=[5], sources=True), "`game` .5.: expected a text"),
+        (lambda: untyped.open("a").trajectory("x"), "trajectory 'x': expected a whole number"),
     ],
 )
 def test_wrong_lists_and_numbers_are_named(
@@ -450,6 +459,55 @@ def test_wrong_lists_and_numbers_are_named(
         assert raised.value.hint == "`fn` takes a function"
     with pytest.raises(TransformError, match="expression 3: expected a text"):
         untyped.open("a").filter(3)
+
+
+PATHS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "open": (untyped.open, "dataset"),
+    "inspect": (untyped.inspect, "dataset"),
+    "inspect plot": (lambda wrong: untyped.inspect("a", plot=wrong), "`plot`"),
+    "verify": (untyped.verify, "dataset"),
+    "repair": (untyped.repair, "dataset"),
+    "doctor": (untyped.doctor, "dataset"),
+    "doctor against": (lambda wrong: untyped.doctor("a", against=[wrong]), "`against`"),
+    "doctor output": (lambda wrong: untyped.doctor("a", fix=True, output=wrong), "`output`"),
+    "cite": (untyped.cite, "dataset"),
+    "diff": (lambda wrong: untyped.diff("a", wrong), "dataset"),
+    "view": (untyped.view, "dataset"),
+    "view output": (lambda wrong: untyped.view("a", output=wrong), "`output`"),
+    "convert source": (lambda wrong: untyped.convert(wrong, "new"), "source"),
+    "convert destination": (lambda wrong: untyped.convert("a", wrong), "destination"),
+    "push": (lambda wrong: untyped.push(wrong, "new"), "dataset"),
+    "push url": (lambda wrong: untyped.push("a", wrong), "url"),
+    "pull url": (untyped.pull, "url"),
+    "pull output": (lambda wrong: untyped.pull("a", wrong), "`output`"),
+    "preprocess destination": (lambda wrong: untyped.preprocess("a", wrong, transform="clip_reward"), "destination"),
+    "collect output": (lambda wrong: untyped.collect("CartPole-v1", output=wrong), "`output`"),
+    "download output": (lambda wrong: untyped.download("Pong/5", output=wrong), "`output`"),
+    "sample": (lambda wrong: untyped.sample(["a", wrong]), "dataset"),
+    "list_runs url": (untyped.list_runs, "url"),
+    "Checkpoint": (untyped.Checkpoint, "path"),
+    "dumps": (lambda wrong: untyped.ReplayBuffer().dumps(wrong), "path"),
+    "loads": (lambda wrong: untyped.ReplayBuffer().loads(wrong), "path"),
+}
+
+
+@pytest.mark.parametrize("wrong", [5, b"a", "a\0b"], ids=repr)
+@pytest.mark.parametrize("where", PATHS)
+def test_paths_of_a_wrong_type_are_named(
+    where: str, wrong: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made(tmp_path / "a")
+    call, name = PATHS[where]
+    with pytest.raises(OptionError, match=rf"^({name}) {re.escape(repr(wrong))}: expected a "):
+        call(wrong)
+    assert os.listdir() == ["a"]
+
+
+def test_a_path_that_the_system_refuses_is_named() -> None:
+    with pytest.raises(FileAccessError, match="too long") as caught:
+        rlx.open("a" * 5000)
+    assert caught.value.hint == "choose a shorter name"
 
 
 @pytest.mark.parametrize("wrong", [{"workers": "2"}, {"step_timeout": "2"}, {"step_timeout": 0}], ids=str)
