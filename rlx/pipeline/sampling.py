@@ -18,7 +18,7 @@ from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.transform.batches import FrameStack
 from rlx.buffer.transform.compose import Compose, Transform
-from rlx.errors import SamplingError, SchemaMismatchError
+from rlx.errors import SamplingError, SchemaMismatchError, SliceTooLongError
 from rlx.files.disk import check_room
 from rlx.schema import Field, Role, Schema, name_of
 from rlx.store.dataset import Dataset
@@ -74,7 +74,11 @@ def draw(datasets: Sequence[Dataset], sampling: Sampling) -> Iterator[TensorDict
         else ReplayBufferEnsemble(*buffers, sample_from_all=True, collate_fn=_one_behind_the_other)
     )
     for _ in range(sampling.batches):
-        yield joined.sample(sampling.batch_size)
+        try:
+            batch = joined.sample(sampling.batch_size)
+        except SliceTooLongError as exc:  # whose hint names the argument of a sampler
+            raise SliceTooLongError(str(exc), hint="request shorter slices, or use `no_strict_length`") from exc
+        yield batch
         if not sampling.replacement and any(sampler.ran_out for sampler in samplers):
             return
 

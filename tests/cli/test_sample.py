@@ -128,6 +128,7 @@ def test_short_trajectories(cli: Cli, pong: Path, tmp_path: Path) -> None:
     result = cli(*command)
     assert (result.code, result.out) == (1, "")
     assert re.search(r"error: .*900.*871", result.err)
+    assert "hint: request shorter slices, or use --no-strict-length\n" in result.err
     assert cli(*command, "--no-strict-length", "-o", tmp_path / "out.npz").code == 0
     assert 0 < len(npz(tmp_path / "out.npz")["index"]) < 1800
 

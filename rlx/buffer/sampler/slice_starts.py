@@ -375,5 +375,5 @@ def _no_fit(steps: NDArray[np.int64], slicing: Slicing, slice_len: int) -> Sampl
         )
     return SliceTooLongError(
         f"slices of {slice_len} steps asked for, the longest of {len(steps)} trajectories has {steps.max()}",
-        hint="request shorter slices, or set strict_length=False",
+        hint="request shorter slices; a sampler with strict_length=False also draws shorter trajectories",
     )
