@@ -101,8 +101,17 @@ def find_run(directory: Path, id: str | None, layout: str | None = None) -> Loca
         raise _nothing_known(directory, name)
     if not chosen:
         raise SourceNotFoundError(f"no run {id} in {directory}; found {there}")
-    hint = command("rlx", "download", min(run.id for run in chosen), "--source", directory)
+    first = min(chosen, key=lambda run: run.id)
+    if [*map(_folder, chosen)].count(_folder(first)) == 1:
+        hint = command("rlx", "convert", _folder(first), "DATASET")
+    else:
+        hint = command("rlx", "download", first.id, "--source", directory)
     raise SourceNotFoundError(f"{len(chosen)} runs in {directory}: {there}; expected one", hint=hint)
+
+
+def _folder(run: LocalRun) -> Path:
+    """Return the directory of a run's files, which may hold other runs too."""
+    return (run.root / next(iter(run.files(run.shards()[0])))).parent
 
 
 def _nothing_known(path: Path, layout: str | None) -> SourceNotFoundError:

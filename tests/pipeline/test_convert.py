@@ -100,7 +100,27 @@ def test_several_runs_are_named(files: Path, tmp_path: Path) -> None:
     write_dopamine(files)
     with pytest.raises(SourceNotFoundError, match=r"2 runs in .*: Pong/1, Pong/5; expected one") as raised:
         converted(files, tmp_path / "set")
-    assert raised.value.hint == f"rlx download Pong/1 --source {files}"
+    assert raised.value.hint == f"rlx convert {files / 'Pong/1/replay_logs'} DATASET"
+    assert converted(files / "Pong/1/replay_logs", tmp_path / "set").id == "Pong/1"
+
+
+def test_of_several_runs_in_one_directory_the_hint_names_a_download(files: Path, tmp_path: Path) -> None:
+    for file in (files / "Pong").iterdir():
+        shutil.copy(file, file.with_name(file.name.replace("run_5", "run_4")))
+    with pytest.raises(SourceNotFoundError, match=r"2 runs in .*: Pong/4, Pong/5; expected one") as raised:
+        converted(files, tmp_path / "set")
+    assert raised.value.hint == f"rlx download Pong/4 --source {files}"
+    assert rlx.download("Pong/4", source=files, output=tmp_path / "set").id == "Pong/4"
+
+
+def test_of_several_exported_datasets_the_hint_converts_one(tmp_path: Path) -> None:
+    data = write_dataset(tmp_path / "data", [[make_block([3, 5])]]).path
+    for name in ("a-v0", "b-v0"):
+        rlx.convert(data, tmp_path / "exported" / name, to="minari")
+    with pytest.raises(SourceNotFoundError, match=r"2 runs in .*: a-v0, b-v0; expected one") as raised:
+        converted(tmp_path / "exported", tmp_path / "set")
+    assert raised.value.hint == f"rlx convert {tmp_path / 'exported/a-v0/data'} DATASET"
+    assert converted(tmp_path / "exported/a-v0/data", tmp_path / "set").id == "a-v0"
 
 
 def test_there_is_no_source(tmp_path: Path) -> None:
