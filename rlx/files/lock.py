@@ -23,6 +23,7 @@ FILE_NAME = ".lock"
 _LOOKS = 20
 _LOOK_S = 0.01
 _ELSEWHERE = "choose another directory"
+_WRITABLE = "make it writable, or use a copy of it in another directory"  # of a dataset to change
 
 
 @contextmanager
@@ -109,7 +110,8 @@ def _open(path: Path, target: Path) -> TextIO | None:
             return None  # deleted while mkdir examined it
         if exc.errno in FULL:
             raise
-        raise DatasetError(f"{target} cannot be written: {exc.strerror}", hint=_ELSEWHERE) from exc
+        hint = _WRITABLE if target.is_dir() else _ELSEWHERE
+        raise DatasetError(f"{target} cannot be written: {exc.strerror}", hint=hint) from exc
 
 
 def _is_named(file: TextIO, path: Path) -> bool:

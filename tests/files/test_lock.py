@@ -45,6 +45,18 @@ def test_a_directory_that_cannot_be_made_is_not_called_locked() -> None:
     assert not isinstance(caught.value, DatasetLockedError)
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("old", "make it writable, or use a copy of it in another directory"), ("new", "choose another directory")],
+)
+def test_the_hint_of_a_directory_that_is_read_only(name: str, hint: str, small_disk: Path) -> None:
+    (small_disk / "old").mkdir()
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(DatasetError, match=f"{name} cannot be written: Read-only file system") as caught:
+        lock.writing(small_disk / name).__enter__()
+    assert caught.value.hint == hint
+
+
 def test_a_directory_that_came_to_nothing_is_removed(tmp_path: Path) -> None:
     with lock.writing(tmp_path / "new"):
         pass
