@@ -196,8 +196,18 @@ def _check_schemas(datasets: Sequence[Dataset]) -> None:
         if different := other.schema.difference(first.schema):
             raise SchemaMismatchError(
                 f"{other.path}: {different} as in {first.path}",
-                hint=f"rlx preprocess {other.path} DST --transform ... makes it the same",
+                hint=_without_extra_fields(first, other),
             )
+
+
+def _without_extra_fields(first: Dataset, other: Dataset) -> str | None:
+    """Return the command that leaves out the fields that only one has; None if a field of both differs."""
+    if any(other.schema[name] != first.schema[name] for name in other.schema if name in first.schema):
+        return None
+    for one, rest in ((other, first), (first, other)):
+        if extra := [name for name in one.schema if name not in rest.schema]:
+            return command("rlx", "preprocess", one.path, "NEW", "--transform", f"exclude:keys={'+'.join(extra)}")
+    return None
 
 
 def _check_forms(datasets: Sequence[Dataset]) -> None:

@@ -161,9 +161,22 @@ class TestOtherForms:
 
     def test_the_schema_must_be_the_same(self, a: Path, tmp_path: Path) -> None:
         other = write_dataset(tmp_path / "o", [[make_block(schema=SMALL)]], schema=SMALL).path
-        with pytest.raises(SchemaMismatchError, match=r"o: field observation is .*int32.*, expected .*uint16.* as in"):
+        with pytest.raises(
+            SchemaMismatchError, match=r"o: field observation is .*int32.*, expected .*uint16.* as in"
+        ) as caught:
             merged([a, other], tmp_path / "c")
+        assert caught.value.hint is None
         assert not (tmp_path / "c").exists()
+
+    @pytest.mark.parametrize("is_first", [True, False])
+    def test_the_hint_leaves_out_a_field_of_one(self, a: Path, tmp_path: Path, is_first: bool) -> None:
+        rlx.preprocess(a, tmp_path / "more", transform="return_to_go")
+        given = [tmp_path / "more", a] if is_first else [a, tmp_path / "more"]
+        with pytest.raises(SchemaMismatchError, match=r"field return_to_go is") as caught:
+            merged(given, tmp_path / "c")
+        assert caught.value.hint == (f"rlx preprocess {tmp_path / 'more'} NEW --transform exclude:keys=return_to_go")
+        rlx.preprocess(tmp_path / "more", tmp_path / "new", transform="exclude:keys=return_to_go")
+        assert rlx.open(tmp_path / "new").schema.difference(rlx.open(a).schema) is None
 
 
 class TestResume:
