@@ -415,6 +415,10 @@ def _damaged(path: Path | str, expected: str, found: str, hint: str | None) -> C
     return CorruptDatasetError(f"{path} is damaged: expected {expected}, found {_short(found)}", hint=hint)
 
 
+# Suffixes of single files of other projects that rlx reads.
+_CONVERTIBLE = frozenset({".npz", ".parquet", ".h5", ".hdf5", ".array_record"})
+
+
 def _absent(dataset: Path) -> RlxError:
     if (dataset / "shards").is_dir() or (dataset / f"{FILE_NAME}{PARTIAL}").exists():
         return IncompleteDatasetError(
@@ -422,8 +426,9 @@ def _absent(dataset: Path) -> RlxError:
             hint="run the interrupted command again to resume",
         )
     if dataset.is_file():
+        is_convertible = dataset.suffix.lower() in _CONVERTIBLE
         return DatasetNotFoundError(
             f"no dataset at {dataset}: it is a file, and a dataset is a directory",
-            hint=command("rlx", "convert", dataset, "DATASET"),
+            hint=command("rlx", "convert", dataset, "DATASET") if is_convertible else "rlx list --local",
         )
     return DatasetNotFoundError(f"no dataset at {dataset}: expected {FILE_NAME} in it", hint="rlx list --local")

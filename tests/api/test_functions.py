@@ -521,6 +521,11 @@ def test_a_file_that_is_no_dataset_is_converted(tmp_path: Path) -> None:
     with pytest.raises(DatasetNotFoundError, match="npz: it is a file, and a dataset is a directory") as raised:
         rlx.open(tmp_path / "a.npz")
     assert raised.value.hint == f"rlx convert {tmp_path / 'a.npz'} DATASET"
+    (tmp_path / "envs.py").touch()
+    for read in (rlx.open, rlx.verify):
+        with pytest.raises(DatasetNotFoundError, match="py: it is a file, and a dataset is a directory") as raised:
+            read(tmp_path / "envs.py")
+        assert raised.value.hint == "rlx list --local"
     with pytest.raises(OptionError, match="name of a file") as named:
         rlx.convert(tmp_path / "a", tmp_path / "b.hdf5")
     assert named.value.hint == "rlx convert DATASET b.hdf5 --to d4rl"
