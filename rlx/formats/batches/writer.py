@@ -76,7 +76,8 @@ def _append_h5(dataset: h5py.Dataset, rows: NDArray[np.generic]) -> None:
 class JsonlExporter:
     """Writer of one line per step, nested as in TED.
 
-    Numbers that JSON lacks are written as ``NaN`` and ``Infinity``, which JavaScript and Python read.
+    Numbers that JSON lacks are written as ``NaN`` and ``Infinity``, which Python's ``json`` reads, but strict parsers,
+    such as ``JSON.parse`` of JavaScript, refuse.
     """
 
     def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
