@@ -117,14 +117,7 @@ def check_number(option: str, value: float | None, minimum: float, maximum: floa
 
 
 def check_text(option: str, value: str | None) -> None:
-    """Raise OptionError if a value is not a text; None, the default, is always accepted.
-
-    Example:
-        >>> check_text("game", 5)
-        Traceback (most recent call last):
-        ...
-        rlx.errors.OptionError: `game` 5: expected a text
-    """
+    """Raise OptionError if a value is not a text; None, the default, is always accepted."""
     if not isinstance(value, str | None):
         raise OptionError(f"`{option}` {value!r}: expected a text")
 

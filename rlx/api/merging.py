@@ -13,9 +13,11 @@ from rlx.api.arguments import (
     chosen_codec,
     command_line,
     numbers,
+    paths,
     write_options,
 )
 from rlx.errors import OptionError
+from rlx.files.urls import check_path
 from rlx.home import locate
 from rlx.pipeline import split as pipeline
 from rlx.pipeline.merge import merge as merge_datasets
@@ -63,7 +65,7 @@ def merge(
     """
     if isinstance(datasets, str | os.PathLike):
         raise OptionError(f"one dataset given, {os.fspath(datasets)!r}: expected a list")
-    datasets = list(datasets)
+    datasets = paths("dataset", datasets)
     if not datasets:
         raise OptionError("no dataset given: expected a list of at least one")
     chosen = {"to": to, "codec": chosen_codec(codec)}
@@ -76,7 +78,7 @@ def merge(
     )
     return merge_datasets(
         [locate(dataset) for dataset in datasets],
-        Path(output),
+        Path(check_path("output", output, "a directory")),
         options,
         encode=to is not None or codec is not None,
         progress=receiver(progress),
@@ -135,7 +137,7 @@ def split(
         overwrite=overwrite,
         command=command_line(
             "split",
-            [os.fspath(dataset)],
+            [os.fspath(check_path("dataset", dataset))],
             {
                 "fractions": ",".join(map(str, fractions)),
                 "by": None if by == "trajectory" else by,
@@ -176,8 +178,7 @@ def destinations(
         ['part-1', 'part-2']
     """
     numbers = range(1, count + 1) if part is None else [part]
-    named = [output] if isinstance(output, str | os.PathLike) else output or []
-    given = [Path(one) for one in named]
+    given = [] if output is None else [Path(one) for one in paths("`output`", output)]
     if len(given) == len(numbers):
         return given
     if len(given) > 1:

@@ -96,8 +96,8 @@ def endpoint(scheme: str) -> str | None:
 
 def store_for(url: str, policy: RetryPolicy) -> ObjectStore:
     """Return obstore's store for a URL, configured by the environment."""
-    from obstore import store  # noqa: PLC0415  (an extra)
-    from obstore.exceptions import BaseError  # noqa: PLC0415
+    from obstore import store  # an extra
+    from obstore.exceptions import BaseError
 
     scheme = urlsplit(url).scheme
     client: ClientConfig = {
@@ -182,7 +182,7 @@ class Bucket(WritableLocation):
         return store_for(self._address, self.retry)
 
     def _stat(self, name: str) -> FileStat:
-        import obstore  # noqa: PLC0415  (an extra)
+        import obstore  # an extra
 
         with self._asking(name):
             return self._stored(name, obstore.get(self._store, checked_name(name), options={"head": True}))
@@ -191,8 +191,8 @@ class Bucket(WritableLocation):
     def _open(
         self, name: str, start: int = 0, stop: int | None = None, *, seen: FileStat | None = None
     ) -> Iterator[Content]:
-        import obstore  # noqa: PLC0415
-        from obstore.exceptions import NotSupportedError  # noqa: PLC0415
+        import obstore
+        from obstore.exceptions import NotSupportedError
 
         options: Any = {}
         if start or stop is not None:
@@ -235,7 +235,7 @@ class Bucket(WritableLocation):
 
     def list(self, below: str) -> Iterator[FileStat]:
         """Yield the files below a prefix."""
-        import obstore  # noqa: PLC0415
+        import obstore
 
         with self._asking(below):
             for some in obstore.list(self._store, prefix=checked_name(below)):
@@ -244,7 +244,7 @@ class Bucket(WritableLocation):
 
     def put(self, name: str, pieces: Iterable[bytes], *, bytes: int, crc32c: str) -> None:
         """Write a file, in parts where it is large; its checksum is kept as the object's metadata."""
-        import obstore  # noqa: PLC0415
+        import obstore
 
         attributes = {_CRC32C: crc32c}
         with self._asking(name):
@@ -264,8 +264,8 @@ class Bucket(WritableLocation):
     def replace(self, name: str, content: bytes, *, seen: FileStat | None) -> bool:
         """Write a small file if its content is unchanged since it was read; unconditionally if the store cannot
         compare."""
-        import obstore  # noqa: PLC0415
-        from obstore.exceptions import AlreadyExistsError, NotSupportedError, PreconditionError  # noqa: PLC0415
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, NotSupportedError, PreconditionError
 
         mode: PutMode = "create"
         if seen is not None:
@@ -282,7 +282,7 @@ class Bucket(WritableLocation):
 
     def delete(self, names: Sequence[str]) -> None:
         """Remove files, many by one request where the store can."""
-        import obstore  # noqa: PLC0415
+        import obstore
 
         for name in names:
             checked_name(name)
@@ -292,7 +292,7 @@ class Bucket(WritableLocation):
 
     @contextmanager
     def _asking(self, name: str) -> Iterator[None]:
-        from obstore import exceptions  # noqa: PLC0415
+        from obstore import exceptions
 
         _obstore.check()
         where = f"{self.url}/{name}"

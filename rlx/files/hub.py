@@ -182,7 +182,7 @@ class Hub(WritableLocation):
 
     def _cached(self, name: str) -> Path | None:
         """Return the file of huggingface_hub's cache, where the commit is known or the hub may not be asked."""
-        from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415
+        from huggingface_hub import try_to_load_from_cache
 
         offline = is_offline()
         if self._commit is None and not offline:
@@ -232,7 +232,7 @@ class Hub(WritableLocation):
             DownloadError: the hub keeps failing.
             CorruptShardError: a file differs from its checksum in git LFS, even after a second fetch.
         """
-        from huggingface_hub import snapshot_download  # noqa: PLC0415
+        from huggingface_hub import snapshot_download
 
         if progress is not None and not is_offline():
             self._fill_cache(progress)
@@ -270,7 +270,7 @@ class Hub(WritableLocation):
         return [(file, self._cached(file.name) is not None) for file in self._files(self.address.path)]
 
     def _fill_cache(self, progress: Progress) -> None:
-        from huggingface_hub import hf_hub_download  # noqa: PLC0415
+        from huggingface_hub import hf_hub_download
 
         self._commit = self._head()
         files = list(self._files(self.address.path))
@@ -306,13 +306,13 @@ class Hub(WritableLocation):
 
     def put_contents(self, files: Mapping[str, bytes]) -> None:
         """Upload small files by few requests; the next ``replace`` commits them."""
-        from huggingface_hub import CommitOperationAdd  # noqa: PLC0415
+        from huggingface_hub import CommitOperationAdd
 
         self._stage([CommitOperationAdd(self._in_repo(name), content) for name, content in files.items()])
 
     def put_all(self, files: Sequence[Upload]) -> None:
         """Upload files by few requests, except those that the hub's storage already has."""
-        from huggingface_hub import CommitOperationAdd  # noqa: PLC0415
+        from huggingface_hub import CommitOperationAdd
 
         class Addition(CommitOperationAdd):
             """An upload that counts its bytes as they are read."""
@@ -360,7 +360,7 @@ class Hub(WritableLocation):
 
     def replace(self, name: str, content: bytes, *, seen: FileStat | None) -> bool:
         """Commit all files that were put or deleted, and this one, unless there was another commit meanwhile."""
-        from huggingface_hub import CommitOperationAdd  # noqa: PLC0415
+        from huggingface_hub import CommitOperationAdd
 
         path, head = self._in_repo(name), self._head()
         is_new = seen is None and path not in self._deletions
@@ -372,7 +372,7 @@ class Hub(WritableLocation):
 
     def _commit_all(self, parent: str) -> bool:
         """Commit all that was put or deleted; return whether the parent was still the newest commit."""
-        from huggingface_hub import CommitOperationDelete  # noqa: PLC0415
+        from huggingface_hub import CommitOperationDelete
 
         gone = self._present(sorted(self._deletions - set(self._additions)), parent)
         operations: list[CommitOperation] = [*self._additions.values(), *map(CommitOperationDelete, gone)]

@@ -92,8 +92,8 @@ def asked(where: str, request: "Callable[[HfApi], T]") -> T:
         TransientError: another request may succeed.
         SourceNotFoundError, ForbiddenError, DownloadError: it will not.
     """
-    from huggingface_hub import HfApi  # noqa: PLC0415
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled  # noqa: PLC0415
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     api = HfApi(endpoint=endpoint(), library_name="rlx")
     try:
@@ -129,7 +129,7 @@ def _limit_silence(request: Any) -> None:
 
 def _raise_if_passing(response: Any) -> None:
     if _is_ours(response.request) and (response.status_code == 429 or response.status_code >= 500):
-        from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
+        from huggingface_hub.errors import HfHubHTTPError
 
         # huggingface_hub would wait for as long as the hub asks.
         raise HfHubHTTPError(f"HTTP {response.status_code}", response=response)
@@ -143,7 +143,7 @@ def _is_ours(request: Any) -> bool:
 
 def _foreign(where: str, exc: BaseException) -> BaseException:
     """Translate an exception of huggingface_hub or of its HTTP library; return any other unchanged."""
-    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
+    from huggingface_hub.errors import HfHubHTTPError
 
     cause: BaseException | None = exc
     while cause is not None:
@@ -223,7 +223,7 @@ class _Quiet:
         return self._inside > 0
 
     def __enter__(self) -> None:
-        from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars  # noqa: PLC0415
+        from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
 
         logging.getLogger("huggingface_hub.file_download").addFilter(_without_secrets)
         with self._lock:
@@ -233,7 +233,7 @@ class _Quiet:
                 disable_progress_bars()
 
     def __exit__(self, *_: object) -> None:
-        from huggingface_hub.utils.tqdm import enable_progress_bars  # noqa: PLC0415
+        from huggingface_hub.utils.tqdm import enable_progress_bars
 
         with self._lock:
             self._inside -= 1
@@ -247,13 +247,13 @@ _quiet = _Quiet()
 
 def is_offline() -> bool:
     """Return whether HF_HUB_OFFLINE is set."""
-    from huggingface_hub import constants  # noqa: PLC0415
+    from huggingface_hub import constants
 
     return bool(constants.HF_HUB_OFFLINE)
 
 
 def endpoint() -> str:
     """Return the URL of the hub."""
-    from huggingface_hub import constants  # noqa: PLC0415
+    from huggingface_hub import constants
 
     return constants.ENDPOINT.rstrip("/")

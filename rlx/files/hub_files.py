@@ -82,7 +82,7 @@ class HubFiles(HttpFiles):
         return nullcontext(self.kept)
 
     def _headers(self) -> dict[str, str]:
-        from huggingface_hub import constants, get_token  # noqa: PLC0415
+        from huggingface_hub import constants, get_token
 
         token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
         # It goes to the hub alone: requests drops it where an answer leads to another host.

@@ -25,7 +25,7 @@ def open_location(location: str | os.PathLike[str], *, retry: RetryPolicy | None
         return Directory(path.absolute())
     if split_url(str(location)).scheme == "hf":
         # It loads HTTP libraries, which other locations do without.
-        from rlx.files.hub import Hub  # noqa: PLC0415
+        from rlx.files.hub import Hub
 
         return Hub(str(location), retry=retry)
     return Bucket(str(location), retry=retry)
@@ -62,7 +62,7 @@ def _is_public() -> bool:
 
 def _http(url: str, retry: RetryPolicy | None) -> Location:
     # Reading a directory should not load requests and its four dependencies.
-    from rlx.files.http import HttpFiles  # noqa: PLC0415
+    from rlx.files.http import HttpFiles
 
     if not split_url(url).hostname:
         raise UrlError(f"{url} is not a URL: expected a host, found none")

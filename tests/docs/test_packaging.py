@@ -38,6 +38,14 @@ def test_the_extra_of_everything_has_all_but_envpool() -> None:
     assert set(extras["all"]) == {each for name, extra in extras.items() if name not in left_out for each in extra}
 
 
+def test_the_description_on_the_index_says_what_the_readme_says() -> None:
+    description, readme = ((ROOT / name).read_text() for name in (PROJECT["readme"], "README.md"))
+    lines = [line for line in description.splitlines() if line and not line.startswith(("```", "pip install"))]
+    assert len(lines) > 8
+    assert [line for line in lines if line not in readme.splitlines()] == []
+    assert "](" not in description  # links and pictures of a clone
+
+
 def test_the_image_runs_rlx_as_somebody_else_than_root() -> None:
     lines = (ROOT / "packaging/Dockerfile").read_text().splitlines()
     last = lines[max(number for number, line in enumerate(lines) if line.startswith("FROM")) :]

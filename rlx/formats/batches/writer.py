@@ -118,9 +118,7 @@ class ZarrExporter:
         """Write one array per column, in groups by their names."""
         import zarr  # noqa: PLC0415  (takes a second; other formats do not need it)
 
-        from rlx.formats.batches.zarr_disk import ZarrDisk  # noqa: PLC0415
-
-        disk = ZarrDisk(directory)
+        disk = _zarr_disk(directory)
         # zarr writes in threads of its own, which Ctrl-C does not stop: leaving the pool waits for the write.
         with ThreadPoolExecutor(1) as pool:
             try:
@@ -133,6 +131,30 @@ class ZarrExporter:
                     disk.check()
             finally:
                 disk.check()
+
+
+def _zarr_disk(directory: Path) -> Any:
+    """Return a directory that hides failed writes from zarr, which returns from the first while others are under way.
+
+    Its ``check`` raises the error of the first failed write, if any.
+    """
+    from zarr.storage import LocalStore  # noqa: PLC0415
+
+    class ZarrDisk(LocalStore):
+        failure: OSError | None = None
+
+        def check(self) -> None:
+            if self.failure is not None:
+                raise self.failure
+
+        async def set(self, key: str, value: Any) -> None:
+            if self.failure is None:
+                try:
+                    await super().set(key, value)
+                except OSError as exc:
+                    self.failure = self.failure or exc
+
+    return ZarrDisk(directory)
 
 
 def _append_zarr(group: "zarr.Group", arrays: "dict[str, zarr.Array[Any]]", batch: Columns) -> None:
