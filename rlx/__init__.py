@@ -80,7 +80,7 @@ _NAMES, _attribute, _ = lazily(__name__)
 def __getattr__(name: str) -> Any:
     if name != "__version__":
         return _attribute(name)
-    from importlib.metadata import version  # noqa: PLC0415  (a tenth of the time of ``rlx --help``)
+    from importlib.metadata import version  # a tenth of the time of ``rlx --help``
 
     return version("rlx")
 

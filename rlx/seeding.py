@@ -33,7 +33,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 def generator_state() -> dict[str, Any]:
     """Return the states of the global generators of Python, numpy and torch; goes through ``torch.save``."""
-    import torch  # noqa: PLC0415  (torch takes seconds)
+    import torch  # torch takes seconds
 
     kind, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002
     state = {
@@ -48,7 +48,7 @@ def generator_state() -> dict[str, Any]:
 
 def set_generator_state(state: Mapping[str, Any]) -> None:
     """Make the global generators continue from such states."""
-    import torch  # noqa: PLC0415  (torch takes seconds)
+    import torch  # torch takes seconds
 
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))

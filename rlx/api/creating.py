@@ -117,9 +117,9 @@ def collect(
         >>> rlx.collect("CartPole-v1", steps=200, policy=lean, output="leaning").steps
         200
     """
-    from rlx.collector.policy.spec import PolicySpec  # noqa: PLC0415
-    from rlx.collector.worker.shard_worker import Budget, Collection  # noqa: PLC0415  (needs an extra)
-    from rlx.pipeline.collect import collect as collect_steps  # noqa: PLC0415
+    from rlx.collector.policy.spec import PolicySpec
+    from rlx.collector.worker.shard_worker import Budget, Collection  # needs an extra
+    from rlx.pipeline.collect import collect as collect_steps
 
     check_exclusive(("steps", steps), ("episodes", episodes))
     check_exclusive(("resume", resume or None), ("overwrite", overwrite or None))
@@ -265,10 +265,10 @@ def convert(
         >>> rlx.convert("pong", "pong.npz", to="npz").trajectories
         6
     """
-    from rlx.formats.dopamine.writer import DopamineExporter  # noqa: PLC0415  (collect needs no format)
-    from rlx.pipeline.convert import convert as convert_run  # noqa: PLC0415
-    from rlx.pipeline.convert import fetched  # noqa: PLC0415
-    from rlx.pipeline.export import export  # noqa: PLC0415
+    from rlx.formats.dopamine.writer import DopamineExporter  # collect needs no format
+    from rlx.pipeline.convert import convert as convert_run
+    from rlx.pipeline.convert import fetched
+    from rlx.pipeline.export import export
 
     check_source_format(from_)
     check_choice("to", to, ConvertFormat)

@@ -133,7 +133,7 @@ class Dataset(stored.Dataset):
             >>> small[0]["next", "reward"]
             tensor([0.5000])
         """
-        from rlx.api.preprocessing import listed, preprocess  # noqa: PLC0415  (most datasets are only read)
+        from rlx.api.preprocessing import listed, preprocess  # most datasets are only read
 
         preprocess(
             self._directory,
@@ -175,7 +175,7 @@ class Dataset(stored.Dataset):
             >>> rlx.open("cartpole").sample(batch_size=32, seed=0).batch["observation"].shape
             torch.Size([32, 4])
         """
-        from rlx.api.sampling import sample  # noqa: PLC0415
+        from rlx.api.sampling import sample
 
         return sample(
             self,
@@ -209,7 +209,7 @@ class Dataset(stored.Dataset):
             >>> rlx.open("cartpole").export("cartpole.hdf5", "d4rl").steps
             1000
         """
-        from rlx.api.creating import convert  # noqa: PLC0415
+        from rlx.api.creating import convert
 
         return convert(
             self.path, destination, to=to, capacity=capacity, shards=shards, overwrite=overwrite, progress=progress
@@ -231,7 +231,7 @@ class FilteredDataset(Dataset):
     """
 
     def __init__(self, whole: Dataset, filters: tuple[str, ...]) -> None:
-        from rlx.transform.selections import Filter, chosen  # noqa: PLC0415  (most datasets are only read)
+        from rlx.transform.selections import Filter, chosen  # most datasets are only read
 
         kept = chosen(whole, [Filter(text) for text in filters])
         self.__dict__.update(

@@ -202,7 +202,7 @@ def _table(dataset: StrPath, manifest: Manifest) -> TrajectoryTable:
 
 
 def _plotted(dataset: StrPath, path: Path) -> Path:
-    from rlx.viewer.overview import plots_png  # noqa: PLC0415  (needs an extra)
+    from rlx.viewer.overview import plots_png  # needs an extra
 
     if path.suffix.lower() != ".png":
         raise UnknownFormatError(f"{path.name}: expected a name that ends in .png")

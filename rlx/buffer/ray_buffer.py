@@ -145,7 +145,7 @@ class RayReplayBuffer(Closing):
         self.table_name: str = next(iter(self._tables)) if table is None else table
 
     def _arrive(self) -> None:
-        import ray  # noqa: PLC0415  (an extra)
+        import ray  # an extra
 
         self._ray: ModuleType = ray
         self._is_far = ray.get_runtime_context().get_node_id() != self._home

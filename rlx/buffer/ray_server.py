@@ -189,7 +189,7 @@ class Server:
         return os.getpid()
 
     async def _about(self, _: float | None) -> tuple[str, dict[str, Any]]:
-        import ray  # noqa: PLC0415  (an extra)
+        import ray  # an extra
 
         return ray.get_runtime_context().get_node_id(), {
             name: {

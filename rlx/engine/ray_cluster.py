@@ -79,8 +79,8 @@ _connection = _Connection()
 def _imported() -> ModuleType:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        import ray  # noqa: PLC0415  (an extra)
-        from ray._private import worker  # noqa: PLC0415  (as above)
+        import ray  # an extra
+        from ray._private import worker  # as above
     except ImportError as exc:
         raise MissingExtraError("Ray is not installed", hint="pip install 'rlx[ray]'") from exc
     # Ray prints workers' events on stdout, which is for results, and has no argument to prevent it.

@@ -53,7 +53,7 @@ class SharedArrays:
     @contextmanager
     def locked(self) -> Iterator[Self]:
         """Lock the arrays against other users of this context; a process that dies in it releases the lock."""
-        import fcntl  # noqa: PLC0415  (not on Windows)
+        import fcntl  # not on Windows
 
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:

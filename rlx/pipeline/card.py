@@ -90,9 +90,9 @@ class Card:
 
     def _pictures(self) -> dict[str, bytes]:
         # Pillow is an extra, and vectors alone have no frames.
-        from rlx.viewer.episode import notable  # noqa: PLC0415
-        from rlx.viewer.files import contact_sheet  # noqa: PLC0415
-        from rlx.viewer.overview import plots_png  # noqa: PLC0415
+        from rlx.viewer.episode import notable
+        from rlx.viewer.files import contact_sheet
+        from rlx.viewer.overview import plots_png
 
         try:
             return {

@@ -139,8 +139,8 @@ def _runs_at(source: str | None, game: str | None, here: Collection[str]) -> lis
 def _pushed(url: str) -> list[str] | None:
     """Return the URLs of rlx's datasets of an organisation, or in a repository; None for one of other files."""
     # Listing a directory should not load the HTTP libraries.
-    from rlx.files.hub import Hub  # noqa: PLC0415
-    from rlx.files.hub_api import repositories  # noqa: PLC0415
+    from rlx.files.hub import Hub
+    from rlx.files.hub_api import repositories
 
     if (organisation := organisation_of(url)) is not None:
         return [f"{HUB}{dataset}" for dataset in repositories(author=organisation, tag=TAG)]

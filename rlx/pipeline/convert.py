@@ -58,7 +58,7 @@ def fetched(source: str | os.PathLike[str], progress: Progress | None = None) ->
     if not (isinstance(source, str) and source.startswith(HUB)):
         return Fetched(locate(source))
     # Reading a directory should not load the HTTP libraries.
-    from rlx.files.hub import Hub  # noqa: PLC0415
+    from rlx.files.hub import Hub
 
     return fetched_from(Hub(source), progress)
 

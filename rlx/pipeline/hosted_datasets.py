@@ -105,7 +105,7 @@ def hosted(run: str) -> Hosted | None:
 
 def located(run: Hosted) -> tuple[Hosted, "Hub"]:
     """Return the dataset, by default Minari's newest version, and the location of its files."""
-    from rlx.files.hub import Hub  # noqa: PLC0415
+    from rlx.files.hub import Hub
 
     if run.scheme == "minari" and not _VERSION.fullmatch(run.name):
         run = Hosted(run.scheme, _newest(run.name), run.revision)
@@ -128,8 +128,8 @@ def _newest(name: str) -> str:
 
 def _minari_names(search: str | None) -> list[str]:
     """Return the datasets that the index of each of Minari's namespaces lists."""
-    from rlx.files.hub import Hub  # noqa: PLC0415
-    from rlx.files.hub_api import repositories  # noqa: PLC0415
+    from rlx.files.hub import Hub
+    from rlx.files.hub_api import repositories
 
     def names(repo: str) -> list[str]:
         location = Hub(f"{HUB}{repo}")
@@ -149,13 +149,13 @@ def _minari_names(search: str | None) -> list[str]:
 
 
 def _lerobot_names(search: str | None) -> list[str]:
-    from rlx.files.hub_api import repositories  # noqa: PLC0415
+    from rlx.files.hub_api import repositories
 
     return sorted(repo.partition("/")[2] for repo in repositories(author="lerobot", search=search))
 
 
 def _hub_names(search: str | None) -> list[str]:
-    from rlx.files.hub_api import repositories  # noqa: PLC0415
+    from rlx.files.hub_api import repositories
 
     return sorted(repositories(search=search, tag=None if search else _TASK, limit=_MOST))
 

@@ -213,7 +213,7 @@ def _card(
     """Return the files of a new card of a dataset on the hub, except those that somebody else has written there."""
     if location.page is None or not (is_changed or license or citation):
         return {}
-    from rlx.pipeline import card  # noqa: PLC0415  (most locations have none)
+    from rlx.pipeline import card  # most locations have none
 
     there = _contents(location, [card.NAME])
     foreign = card.foreign_files(there)

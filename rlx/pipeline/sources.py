@@ -152,7 +152,7 @@ def probe(bases: Sequence[Base], run: str) -> list[SourceStatus]:
 
 
 def _probed(base: Base, run: str) -> SourceStatus:
-    from rlx.files.http import HttpFiles  # noqa: PLC0415  (who reads a directory does without)
+    from rlx.files.http import HttpFiles  # who reads a directory does without
 
     started = time.monotonic()
     location = _location(base, _ONCE)

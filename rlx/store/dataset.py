@@ -277,7 +277,7 @@ class Dataset:
             yield self.trajectory(number)
 
     def __getitem__(self, index: Any) -> "TensorDict":
-        from rlx.store.ted import read_ted  # noqa: PLC0415  (torch takes seconds to import; blocks do without)
+        from rlx.store.ted import read_ted  # torch takes seconds to import; blocks do without
 
         if isinstance(index, str) or (isinstance(index, tuple) and index and isinstance(index[0], str)):
             raise IndexError(f"index {index!r}: expected step numbers; dataset[:][{index!r}] is a key of all steps")

@@ -104,9 +104,9 @@ def _with_tables(content: bytes, samples: Sequence[bytes], level: int) -> bytes:
     """Return a dictionary with entropy tables; without them where none can be made, as of rows that are all alike."""
     try:
         if sys.version_info >= (3, 14):
-            from compression import zstd  # noqa: PLC0415  (only writers need it)
+            from compression import zstd  # only writers need it
         else:
-            import backports.zstd as zstd  # noqa: PLC0415
+            import backports.zstd as zstd
     except ImportError:
         logger.info("backports.zstd is not installed: compressed frames take about 8 %% more bytes")
         return content

@@ -36,7 +36,7 @@ def space_of(fields: Mapping[str, Field], group: str) -> Space[Any]:
         Discrete(6)
     """
     try:
-        from gymnasium import spaces  # noqa: PLC0415  (an extra)
+        from gymnasium import spaces  # an extra
     except ImportError as exc:
         raise MissingExtraError.of("spaces need gymnasium", "gym") from exc
     if group in fields:
@@ -82,7 +82,7 @@ def _flat(value: Any) -> list[Any]:
 
 
 def _leaf(name: str, field: Field) -> Space[Any]:
-    from gymnasium import spaces  # noqa: PLC0415
+    from gymnasium import spaces
 
     declared = field.space or {}
     try:
@@ -112,7 +112,7 @@ def _integer(field: Field) -> Any:
 
 
 def _repeated(space: Space[Any], shape: tuple[int, ...]) -> Space[Any]:
-    from gymnasium import spaces  # noqa: PLC0415
+    from gymnasium import spaces
 
     inner = space if len(shape) == 1 else _repeated(space, shape[1:])
     return spaces.Tuple([inner] * shape[0])

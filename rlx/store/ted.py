@@ -26,7 +26,7 @@ def to_leaf(rows: Rows) -> Leaf:
     """Return rows [n, ...] as a leaf of a TensorDict of batch size [n]; numbers share the rows' memory."""
     if rows.dtype != object:
         return torch.from_numpy(rows)
-    from tensordict import NonTensorStack  # noqa: PLC0415  (takes seconds, and numbers do not need it)
+    from tensordict import NonTensorStack  # takes seconds, and numbers do not need it
 
     if rows.ndim == 1:
         return NonTensorStack(*rows.tolist())
@@ -46,7 +46,7 @@ def to_rows(leaf: Any) -> Rows:
         except TypeError as exc:
             raise SchemaMismatchError(f"{leaf.dtype}, expected a type that numpy has") from exc
         return rows
-    from tensordict import NonTensorData, NonTensorStack  # noqa: PLC0415  (takes seconds, and numbers do not need it)
+    from tensordict import NonTensorData, NonTensorStack  # takes seconds, and numbers do not need it
 
     if not isinstance(leaf, NonTensorData | NonTensorStack):
         raise SchemaMismatchError(f"{type(leaf).__name__}, expected a tensor or text")
@@ -124,7 +124,7 @@ def make_ted(
     if names is None and all(rows.dtype != object for rows in (*root.values(), *after.values())):
         made: TensorDict = _maker()(tree, shape)
         return made
-    from tensordict import TensorDict  # noqa: PLC0415  (takes seconds, and the rows of workers do not need it)
+    from tensordict import TensorDict  # takes seconds, and the rows of workers do not need it
 
     return TensorDict(tree, shape, names=names)
 
@@ -138,7 +138,7 @@ def put(tree: Tree, path: Sequence[str], leaf: Leaf | int) -> None:
 
 def _maker() -> Any:
     """Return what makes a TensorDict of tensors without checking their shapes, in half of the time."""
-    from tensordict import TensorDict  # noqa: PLC0415  (takes seconds, and the rows of workers do not need it)
+    from tensordict import TensorDict  # takes seconds, and the rows of workers do not need it
 
     return getattr(TensorDict, "_new_unsafe", TensorDict)  # not public: other versions may lack it
 

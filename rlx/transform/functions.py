@@ -203,7 +203,7 @@ class Function:
 
     def result_of(self, given: Transitions, schema: Schema) -> FunctionResult:
         """Return the result of the function for some steps."""
-        from rlx.transform.ted import read_result, stacked, ted  # noqa: PLC0415  (torch takes seconds to import)
+        from rlx.transform.ted import read_result, stacked, ted  # torch takes seconds to import
 
         steps = ted(given, schema)
         if self.per != Per.STEP:
@@ -251,7 +251,7 @@ class LearnedFunction:
 
     def blocks(self, blocks: Iterator[Block], schema: Schema) -> Iterator[Block]:
         """Yield the results of the function."""
-        from rlx.transform.ted import no_steps  # noqa: PLC0415  (torch takes seconds to import)
+        from rlx.transform.ted import no_steps  # torch takes seconds to import
 
         stitching = Stitching(self.after)
         for given in self.function.transitions(blocks, schema, self.start):

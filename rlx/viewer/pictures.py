@@ -130,9 +130,9 @@ def image_of(pixels: Frames) -> Image.Image:
 def pillow() -> Any:
     """Return the package PIL with its modules used here."""
     try:
-        import PIL.Image  # noqa: PLC0415  (an extra)
-        import PIL.ImageDraw  # noqa: PLC0415
-        import PIL.ImageFont  # noqa: PLC0415
+        import PIL.Image  # an extra
+        import PIL.ImageDraw
+        import PIL.ImageFont
     except ImportError as exc:
         raise MissingExtraError.of("images need Pillow", "view") from exc
     return PIL

@@ -157,7 +157,7 @@ def as_gymnasium(env: Any) -> Any:
     """Return an environment of TorchRL as gymnasium's; any other unchanged."""
     if not is_torchrl(env):
         return env
-    from rlx.collector.environment.torchrl import adapted  # noqa: PLC0415  (torch takes seconds)
+    from rlx.collector.environment.torchrl import adapted  # torch takes seconds
 
     return adapted(env)
 

@@ -61,14 +61,14 @@ def register(env_id: str) -> None:
         return
     if find_spec("ale_py") is None:
         raise MissingExtraError.of(f"{env_id} needs ale-py", "atari")
-    import ale_py  # noqa: PLC0415  (only some users have it)
+    import ale_py  # only some users have it
 
     gymnasium.register_envs(ale_py)
 
 
 def vector(env_id: str, game: str, num_envs: int, *, is_batched: bool) -> VectorEnvironment:
     """Return copies of a game in the emulator's own threads."""
-    from ale_py import AtariVectorEnv  # noqa: PLC0415  (only some users have it)
+    from ale_py import AtariVectorEnv  # only some users have it
 
     env = Unstacked(AtariVectorEnv(game, num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **ATARI))
     return VectorEnvironment(env, env_id, is_batched=is_batched, settings=ATARI, as_seeds=emulator_seeds)
@@ -181,7 +181,7 @@ def _replaced(observation: Any, rows: Any, mask: NDArray[np.bool_]) -> Any:
 
 def _imported() -> Any:
     try:
-        import envpool  # noqa: PLC0415  (only some users have it)
+        import envpool  # only some users have it
     except ModuleNotFoundError as exc:
         raise MissingExtraError("envpool is not installed", hint="pip install 'rlx[envpool]'") from exc
     return envpool

@@ -156,7 +156,7 @@ class Capture:
         return self._array_node("array", value)
 
     def _array_node(self, kind: str, value: NDArray[Any]) -> dict[str, Any]:
-        import torch  # noqa: PLC0415  (whoever saves a state has it imported)
+        import torch  # whoever saves a state has it imported
 
         if value.dtype.kind not in KINDS_OF_ARRAYS:
             raise self._hidden(f"is an array of {value.dtype}")
@@ -189,14 +189,14 @@ class Capture:
 
     def mujoco_model(self, value: Any) -> dict[str, Any]:
         """Return a digest: a model does not change, but it may have been changed before."""
-        import mujoco  # noqa: PLC0415  (only some users have it)
+        import mujoco  # only some users have it
 
         buffer = np.empty(mujoco.mj_sizeModel(value), np.uint8)
         mujoco.mj_saveModel(value, None, buffer)
         return {"kind": "mujoco_model", "digest": hashlib.blake2b(buffer.tobytes(), digest_size=16).hexdigest()}
 
     def _mujoco(self, value: Any) -> dict[str, Any]:
-        import mujoco  # noqa: PLC0415  (only some users have it)
+        import mujoco  # only some users have it
 
         spec = mujoco.mjtState.mjSTATE_INTEGRATION
         integration = np.empty(mujoco.mj_stateSize(value.model, spec))

@@ -198,13 +198,13 @@ class _Restore:
         return made
 
     def _tensor(self, _: int, node: Mapping[str, Any], current: Any) -> Any:
-        import torch  # noqa: PLC0415  (it is imported already)
+        import torch  # it is imported already
 
         made = torch.as_tensor(node["tensor"]).clone()
         return made.to(current.device) if isinstance(current, torch.Tensor) else made
 
     def _torch_generator(self, _: int, node: Mapping[str, Any], __: Any) -> Any:
-        import torch  # noqa: PLC0415  (it is imported already)
+        import torch  # it is imported already
 
         made = torch.Generator(node["device"])
         made.set_state(node["tensor"])
@@ -232,7 +232,7 @@ class _Restore:
         return current if of is current.__self__ else MethodType(current.__func__, of)
 
     def _ale(self, _: int, node: Mapping[str, Any], current: Any) -> Any:
-        from ale_py import ALEState  # noqa: PLC0415  (only some users have it)
+        from ale_py import ALEState  # only some users have it
 
         self._check_in_place(current, "ale_py._ale_py.ALEInterface")
         state = ALEState.__new__(ALEState)
@@ -251,7 +251,7 @@ class _Restore:
         return current
 
     def _mujoco(self, _: int, node: Mapping[str, Any], current: Any) -> Any:
-        import mujoco  # noqa: PLC0415  (only some users have it)
+        import mujoco  # only some users have it
 
         self._check_in_place(current, "mujoco._structs.MjData")
         spec = mujoco.mjtState.mjSTATE_INTEGRATION

@@ -43,8 +43,8 @@ class _Stand:
 
     def ted(self, fields: Arrays, columns: Mapping[str, NDArray[Any]] | None = None) -> "TensorDictBase":
         """Return fields [n, ...], and columns [n] with a dimension of one, as a TensorDict; copies."""
-        import torch  # noqa: PLC0415
-        from tensordict import TensorDict  # noqa: PLC0415
+        import torch
+        from tensordict import TensorDict
 
         made = TensorDict({}, self.batch)
         for name, rows in fields.items():
@@ -203,7 +203,7 @@ class TedEnv(ABC):
         Raises:
             CollectError: the environment or the policy failed, or the two do not fit.
         """
-        from tensordict import LazyStackedTensorDict  # noqa: PLC0415
+        from tensordict import LazyStackedTensorDict
 
         check_whole("max_steps", max_steps, error=CollectError)
         if not auto_reset and tensordict is None:
@@ -235,8 +235,8 @@ class TedEnv(ABC):
     def _acted(self, policy: "Callable[..., Any] | None", root: "TensorDictBase") -> "TensorDictBase":
         if policy is None:
             return self.rand_action(root)
-        from tensordict import TensorDictBase  # noqa: PLC0415
-        from torch.nn import Module  # noqa: PLC0415
+        from tensordict import TensorDictBase
+        from torch.nn import Module
 
         if isinstance(policy, Module) and not hasattr(policy, "in_keys"):
             return root.set("action", policy(root["observation"]))

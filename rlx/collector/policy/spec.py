@@ -75,11 +75,11 @@ def as_policy(found: Any, action_space: Space | None = None, device: str | None 
     if not callable(found):
         raise CollectError(f"policy is of type {type(found).__name__}: expected a function of observations")
     if takes_tensordict(found):
-        from rlx.collector.policy.tensordict import TensorDictPolicy  # noqa: PLC0415  (tensordict takes seconds)
+        from rlx.collector.policy.tensordict import TensorDictPolicy  # tensordict takes seconds
 
         return TensorDictPolicy(found, device)
     if is_module(found):
-        from rlx.collector.policy.module import ModulePolicy  # noqa: PLC0415  (torch takes seconds)
+        from rlx.collector.policy.module import ModulePolicy  # torch takes seconds
 
         return ModulePolicy(found, action_space, device)
     if has_torch():  # a function of TensorDicts needs torch for its actions
@@ -165,19 +165,19 @@ class UnannotatedPolicy:
 
     @cached_property
     def _of_tensordicts(self) -> Policy:
-        from rlx.collector.policy.tensordict import TensorDictPolicy  # noqa: PLC0415  (tensordict takes seconds)
+        from rlx.collector.policy.tensordict import TensorDictPolicy  # tensordict takes seconds
 
         return TensorDictPolicy(self._function)
 
 
 def _loaded(text: str) -> Any:
     if text.endswith((".pt2", ".pt")):
-        from rlx.collector.policy.module import load_exported  # noqa: PLC0415  (torch takes seconds)
+        from rlx.collector.policy.module import load_exported  # torch takes seconds
 
         return load_exported(Path(text))
     weights, separator, factory = text.partition(".pt:")
     if separator:
-        from rlx.collector.policy.module import load_weights  # noqa: PLC0415  (torch takes seconds)
+        from rlx.collector.policy.module import load_weights  # torch takes seconds
 
         return load_weights(Path(weights + ".pt"), load_object(factory))
     if ":" not in text:
@@ -197,7 +197,7 @@ def exploring(exploration_type: str) -> Iterator[None]:
     if "tensordict" not in sys.modules:  # then no policy asks how to explore, and importing it takes seconds
         yield
         return
-    from tensordict.nn import InteractionType, set_interaction_type  # noqa: PLC0415  (not imported here)
+    from tensordict.nn import InteractionType, set_interaction_type  # not imported here
 
     with set_interaction_type(InteractionType[exploration_type], thread_local=True):
         yield

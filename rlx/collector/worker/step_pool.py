@@ -102,7 +102,7 @@ class StepWorker:
             self._environment.close()
             raise
         if config.threads is not None and has_torch():
-            import torch  # noqa: PLC0415  (it is imported already)
+            import torch  # it is imported already
 
             torch.set_num_threads(config.threads)
 
@@ -173,7 +173,7 @@ class StepWorker:
         self._version = weights.version
         module: Any = getattr(self._policy, "module", None)
         if len(weights.packed) and module is not None:
-            from rlx.collector.policy.module import unpack_weights  # noqa: PLC0415  (torch takes seconds)
+            from rlx.collector.policy.module import unpack_weights  # torch takes seconds
 
             unpack_weights(module, weights.packed)
 

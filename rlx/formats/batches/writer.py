@@ -100,7 +100,7 @@ class PtExporter:
 
     def write(self, batches: Iterable[Columns], file: BinaryIO) -> None:
         """Write one tensor per column."""
-        import torch  # noqa: PLC0415  (takes seconds; other formats do not need it)
+        import torch  # takes seconds; other formats do not need it
 
         tensors = {
             name: rows.tolist() if rows.dtype == object else torch.from_numpy(rows)
@@ -116,7 +116,7 @@ class ZarrExporter:
 
     def write_directory(self, batches: Iterable[Columns], directory: Path) -> None:
         """Write one array per column, in groups by their names."""
-        import zarr  # noqa: PLC0415  (takes a second; other formats do not need it)
+        import zarr  # takes a second; other formats do not need it
 
         disk = _zarr_disk(directory)
         # zarr writes in threads of its own, which Ctrl-C does not stop: leaving the pool waits for the write.
@@ -138,7 +138,7 @@ def _zarr_disk(directory: Path) -> Any:
 
     Its ``check`` raises the error of the first failed write, if any.
     """
-    from zarr.storage import LocalStore  # noqa: PLC0415
+    from zarr.storage import LocalStore
 
     class ZarrDisk(LocalStore):
         failure: OSError | None = None

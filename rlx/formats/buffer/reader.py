@@ -184,7 +184,7 @@ def _described(path: Path, manifest: Mapping[str, Any]) -> tuple[dict[str, RowTy
 
 def _state(path: Path) -> tuple[int, bool]:
     """Return how many lanes a buffer has, and whether it still has every step ever written."""
-    import torch  # noqa: PLC0415  (workers get the result, and do not need it)
+    import torch  # workers get the result, and do not need it
 
     check_readable(path)
     try:

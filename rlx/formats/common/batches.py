@@ -51,9 +51,9 @@ def columns_of(batch: Any) -> dict[str, NDArray[Any]]:
         >>> columns_of(TensorDict({"next": {"reward": torch.ones(2, 1)}}, [2]))["next/reward"].shape
         (2, 1)
     """
-    from tensordict import is_leaf_nontensor  # noqa: PLC0415  (torch takes seconds to import)
+    from tensordict import is_leaf_nontensor  # torch takes seconds to import
 
-    from rlx.store.ted import to_rows  # noqa: PLC0415
+    from rlx.store.ted import to_rows
 
     leaves = batch.items(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor)
     named = {name_of(key): to_rows(leaf) for key, leaf in leaves}

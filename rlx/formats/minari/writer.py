@@ -280,7 +280,7 @@ def _environment(notes: Mapping[str, Any]) -> dict[str, str]:
 
 def _gymnasium_spec(environment: Any) -> str | None:
     try:
-        import gymnasium  # noqa: PLC0415  (an extra)
+        import gymnasium  # an extra
     except ImportError:
         return None
     try:

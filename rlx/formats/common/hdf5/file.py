@@ -204,7 +204,7 @@ def attributes(parent: h5py.Group) -> list[str]:
 
 def attribute(parent: h5py.Group, name: str) -> Any:
     """Return the attribute of a group with this name; None if absent."""
-    from rlx.formats.common.hdf5.text import text_attribute  # noqa: PLC0415  (it imports this module)
+    from rlx.formats.common.hdf5.text import text_attribute  # it imports this module
 
     with _translated(parent, f"{name} (an attribute)"):
         if name not in parent.attrs:
