@@ -42,7 +42,7 @@ def test_the_description_on_the_index_says_what_the_readme_says() -> None:
     description, readme = ((ROOT / name).read_text() for name in (PROJECT["readme"], "README.md"))
     lines = [line for line in description.splitlines() if line and not line.startswith(("```", "pip install"))]
     assert len(lines) > 8
-    assert [line for line in lines if line not in readme.splitlines()] == []
+    assert [line for line in lines if line not in readme] == []
     assert "](" not in description  # links and pictures of a clone
 
 
