@@ -75,7 +75,7 @@ def draw(shown: Sequence[Bar], path: Path) -> None:
     axes.set_xticks(ticks := [1, 2, 5, 10, 20, 50, 100, 200, 500], [f"{tick}x" for tick in ticks])
     axes.minorticks_off()
     axes.axvline(1, color="grey", linewidth=0.8)
-    axes.set_xlabel("ratio to TorchRL 0.14.1, or to what the label names; above 1, rlx is better")
+    figure.supxlabel("ratio to TorchRL 0.14.1, or to what the label names; above 1, rlx is better", fontsize="medium")
     axes.legend(loc="lower right", frameon=False)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
