@@ -191,7 +191,7 @@ class Windows:
 
     def _forget(self) -> None:
         # In a forked process, the thread that fetches is missing.
-        self._pool, self._held = ThreadPoolExecutor(1), {}
+        self._pool, self._held, self._unread = ThreadPoolExecutor(1), {}, {}
 
     @contextmanager
     def reading(self, number: int) -> Iterator[None]:

@@ -200,6 +200,17 @@ def test_threads_iterate_over_whole_epochs(dataset: Dataset) -> None:
     assert sorted(found) == sorted(epochs)
 
 
+@pytest.mark.parametrize("made_by", [lambda loader: loader, copy.copy, copy.deepcopy])
+def test_a_fork_between_two_batches_of_another_thread(dataset: Dataset, made_by: Callable[[Loader], Loader]) -> None:
+    loader = made_by(Loader(dataset, 8, prefetch=0))
+    with loader._position._lock:  # as while another thread counts a batch
+        process = multiprocessing.get_context("fork").Process(target=list, args=(loader,))
+        process.start()
+    process.join(60)
+    process.kill()
+    assert process.exitcode == 0
+
+
 def test_a_copy_has_its_own_position(dataset: Dataset) -> None:
     loader = Loader(dataset, 8)
     copied = copy.copy(loader)
