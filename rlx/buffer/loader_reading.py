@@ -182,7 +182,7 @@ class Windows:
         self._parts, self._order, self._epoch, self._numbers = parts, order, epoch, numbers
         self._per_window, self._mine = per_window, mine
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="rlx window")
+        self._pool = _fetching()
         self._held: dict[int, Future[list[Held]]] = {}
         self._unread: dict[int, int] = {}  # batches of each window that was begun
         self._is_closed = threading.Event()
@@ -190,8 +190,8 @@ class Windows:
         atexit.register(self.close)  # an iteration may end after what closing needs
 
     def _forget(self) -> None:
-        # In a forked process, the thread that fetches is missing.
-        self._pool, self._held, self._unread = ThreadPoolExecutor(1), {}, {}
+        # In a forked process, the threads that fetch are missing.
+        self._pool, self._held, self._unread = _fetching(), {}, {}
 
     @contextmanager
     def reading(self, number: int) -> Iterator[None]:
@@ -244,6 +244,11 @@ class Windows:
         return found
 
 
+def _fetching() -> ThreadPoolExecutor:
+    # Windows are fetched at once: one takes two round trips, in which the server could send the next.
+    return ThreadPoolExecutor(_AHEAD + 1, thread_name_prefix="rlx window")
+
+
 def _let_go(held: Future[list[Held]]) -> None:
     if not held.cancelled() and held.exception() is None:
         for each in held.result():
@@ -251,28 +256,29 @@ def _let_go(held: Future[list[Held]]) -> None:
 
 
 class Copies:
-    """Copies of batches to a device, ahead of use; on a GPU on a separate stream."""
+    """Copies of batches to a device, ahead of use; to an accelerator on a separate stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream: Any = None
-        if device.type == "cuda":
-            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        here = torch.accelerator.current_accelerator(check_available=True)
+        # That of Apple has one stream for all, and no pinned memory apart from its own.
+        has_streams = here is not None and here.type == device.type != "mps"
+        self._stream = torch.Stream(device) if has_streams else None
 
-    def start(self, batch: TensorDictBase) -> tuple[TensorDictBase, Any]:
+    def start(self, batch: TensorDictBase) -> tuple[TensorDictBase, torch.Event | None]:
         """Start a copy; return it, and the event after it."""
         if self._stream is None:
             return batch.to(self._device), None
         pinned = batch.pin_memory()
-        with torch.cuda.stream(self._stream):
+        with self._stream:
             copy = pinned.to(self._device, non_blocking=True)
             return copy, self._stream.record_event()
 
-    def finish(self, started: tuple[TensorDictBase, Any]) -> TensorDictBase:
+    def finish(self, started: tuple[TensorDictBase, torch.Event | None]) -> TensorDictBase:
         """Return a copy that the consumer's stream may use."""
         copy, event = started
         if event is not None:
-            stream = torch.cuda.current_stream(self._device)
+            stream = torch.accelerator.current_stream(self._device)
             stream.wait_event(event)
             for leaf in leaves_of(copy).values():
                 leaf.record_stream(stream)

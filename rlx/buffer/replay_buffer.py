@@ -124,7 +124,7 @@ class ReplayBuffer(Preprocessing):
         self._transform = Compose() if transform is None else Compose(transform)
         self._batch_size = batch_size
         self._collate = collate_fn
-        self._pin_memory = pin_memory and torch.cuda.is_available()
+        self._pin_memory = pin_memory and torch.accelerator.is_available()
         self._dim_extend = dim_extend
         self._form: Form | None = None
         self._write_count = 0

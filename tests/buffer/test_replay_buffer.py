@@ -216,6 +216,13 @@ def test_collate_and_transforms_see_the_marks() -> None:
     assert list(batch.keys()) == ["observation"]
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_batches_are_pinned_where_there_is_an_accelerator(prefetch: int) -> None:
+    made = buffer(batch_size=2, pin_memory=True, prefetch=prefetch)
+    made.extend(numbers(0, 10))
+    assert made.sample()["a"].is_pinned() == torch.accelerator.is_available()
+
+
 def test_parts_can_be_exchanged() -> None:
     made = buffer_with(numbers(0, 3))
     before = made.sampler
