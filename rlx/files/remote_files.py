@@ -30,7 +30,7 @@ from rlx.fork import ThisProcessOnly
 # A request takes as long as some hundred kilobytes, so pages at most this far apart share one.
 _MAX_GAP = 4
 _MAX_RUN = 256
-_REQUESTS = 64
+_REQUESTS = 128
 _BELIEVED_BYTES = 1 << 24
 # What a request costs is the transfer of some hundred kilobytes; all small files together take one of 4 MB at most.
 _SMALL_BYTES = 1 << 15
