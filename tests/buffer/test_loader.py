@@ -273,6 +273,7 @@ def test_workers_do_not_copy_to_a_device(dataset: Dataset) -> None:
 def test_batches_on_a_gpu_are_those_in_memory(pong: Path, prefetch: int, threads: int) -> None:
     options: dict[str, Any] = {"transform": FrameStack(4), "prefetch": prefetch, "threads": threads}
     gpu = torch.accelerator.current_accelerator()
+    assert gpu is not None
     on_gpu, here = Loader(pong, 32, device=gpu, **options), Loader(pong, 32, **options)
     kept = []
     for batch, expected in zip(on_gpu, here, strict=True):
