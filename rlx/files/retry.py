@@ -64,7 +64,7 @@ class Cancel:
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-_LONG_S = 10.0
+_LONG_S = 3.0
 
 
 class TransientError(Exception):
@@ -182,7 +182,7 @@ class Attempts:
             raise type(error)(f"{error}{tried}", hint=error.hint) from transient
         delay_s = policy.delay_s(self._failures, transient.retry_after)
         # Without a warning, the command would seem to hang.
-        level = logging.WARNING if transient.retry_after and delay_s > _LONG_S else logging.INFO
+        level = logging.WARNING if delay_s > _LONG_S else logging.INFO
         logger.log(level, "%s; trying again in %s", transient, duration(delay_s))
         self._waited_s += delay_s
         self._cancel.wait(delay_s)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlx.errors import ForbiddenError, RlxError, SourceError, SourceNotFoundError
+from rlx.errors import DownloadError, ForbiddenError, RlxError, SourceError, SourceNotFoundError
 from rlx.files.checksum import FetchedFile, FileStat
 from rlx.files.location import Location
 from rlx.files.mirrors import Mirrors
@@ -222,7 +222,7 @@ class RemoteRun:
 
 
 def _each(ask: Callable[[str], R], names: Sequence[str]) -> dict[str, R | SourceError]:
-    """Answer or errors by name; several are asked for at once."""
+    """Answer or errors by name; several are asked for at once, and only two of a server that does not answer."""
 
     def answer(name: str) -> R | SourceError:
         try:
@@ -230,8 +230,13 @@ def _each(ask: Callable[[str], R], names: Sequence[str]) -> dict[str, R | Source
         except SourceError as exc:
             return exc
 
-    with ThreadPoolExecutor(_REQUESTS) as requests:
-        return dict(zip(names, requests.map(answer, names), strict=True))
+    def answers(some: Sequence[str]) -> dict[str, R | SourceError]:
+        with ThreadPoolExecutor(_REQUESTS) as requests:
+            return dict(zip(some, requests.map(answer, some), strict=True))
+
+    first = answers(names[:2])  # one could be the only file that the server fails to read
+    is_silent = len(first) == 2 and all(isinstance(found, DownloadError) for found in first.values())
+    return first if is_silent else first | answers(names[2:])
 
 
 def _given(answers: Mapping[str, R | SourceError]) -> dict[str, R]:

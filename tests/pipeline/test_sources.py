@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import rlx
-from rlx.errors import DatasetExistsError, FileAccessError, ForbiddenError, OptionError
+from rlx.errors import DatasetExistsError, DownloadError, FileAccessError, ForbiddenError, OptionError
 from rlx.formats import rl_unplugged
 from rlx.pipeline.sources import DEFAULTS, Base, Place, configured_bases
 from tests.conftest import Cli
@@ -116,6 +116,22 @@ def test_a_damaged_shard_is_noticed_without_any_checksum_of_the_servers(
     assert bases_of(report.dataset).count(mirror.url) == 3
     (published.directory / RLU_NAMES[shard]).write_bytes(damaged.read_bytes())
     assert fetch(places(*servers), tmp_path / "none").failed_shards == [f"{shard:05d}"]
+
+
+def test_a_server_that_does_not_answer_is_not_asked_for_every_file(files: Path, tmp_path: Path) -> None:
+    with GcsServer(files) as server:
+        server.fault("*", Fault(status=503), times=None, method="*")
+        with pytest.raises(DownloadError, match=f"{RLU_NAMES[0]}.*503"):
+            fetch([(DEFAULTS[0], quick(server))], tmp_path / "set", shards=list(range(50)))
+        assert {request.name for request in server.requests} == {*RLU_NAMES[:2]}
+
+
+def test_the_only_file_that_a_server_fails_to_read_may_be_the_first(files: Path, tmp_path: Path) -> None:
+    with GcsServer(files) as server:
+        server.fault(RLU_NAMES[0], Fault(status=503), times=None, method="*")
+        report = fetch([(DEFAULTS[0], quick(server))], tmp_path / "set")
+    assert report.failed_shards == ["00000"]
+    assert report.shards == len(RLU_SHARDS) - 1
 
 
 def test_the_checksum_of_a_damaged_shard_does_not_count(
