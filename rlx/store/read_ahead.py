@@ -84,7 +84,7 @@ class ReadAhead:
         return held
 
     @contextmanager
-    def reading(self, places: Places, names: Iterable[str], back: int = 0) -> Iterator[None]:
+    def reading(self, steps: Indices, names: Iterable[str], back: int = 0) -> Iterator[None]:
         """While entered, the pages that these fields of steps are read from are here.
 
         Args:
@@ -92,7 +92,7 @@ class ReadAhead:
         """
         held = Held(self._let_go)
         try:
-            while missing := self._enter(places, names, back):
+            while missing := self._enter(steps, names, back):
                 self._fetch(held, missing)
             try:
                 yield
@@ -109,7 +109,7 @@ class ReadAhead:
             self._shards.each(self._shards.arrays, numbers)
             self._shards.is_open[numbers] = True
 
-    def _enter(self, places: Places, names: Iterable[str], back: int) -> list[Pages]:
+    def _enter(self, steps: Indices, names: Iterable[str], back: int) -> list[Pages]:
         """Return the pages of steps that are not here; if all are, they stay until ``_leave``."""
         with self._lock:
             while self._is_dropping:
@@ -117,8 +117,9 @@ class ReadAhead:
             self._readers += 1
         missing: list[Pages] = []
         try:
-            if all(self._covered[np.maximum(places.steps - n, 0)].all() for n in range(back + 1)):
+            if all(self._covered[np.maximum(steps - n, 0) if n else steps].all() for n in range(back + 1)):
                 return []
+            places = self._whole.locate(steps)
             self._open(places)
             rows = self._rows(places, names, back)
             for phase in (_index_pages, _data_pages):
@@ -306,7 +307,7 @@ class _FetchedSteps(StepReader):
         self, places: Places, stacks: Mapping[str, int] | None = None, names: Sequence[str] | None = None
     ) -> dict[str, tuple[Rows, Rows | None]]:
         back = max((stacks or {}).values(), default=1) - 1
-        with self._ahead.reading(places, self._shards.schema.fields if names is None else names, back):
+        with self._ahead.reading(places.steps, self._shards.schema.fields if names is None else names, back):
             return self._reader.read_all(places, stacks, names)
 
     def planned(self, name: str, places: Places, shape: tuple[int, ...], k: int = 0) -> Callable[[int], list[Rows]]:
@@ -314,22 +315,22 @@ class _FetchedSteps(StepReader):
         read, steps = super().planned(name, places, shape, k), places.steps.reshape(shape[0], -1)
 
         def fetched(batch: int) -> list[Rows]:
-            with self._ahead.reading(self.locate(steps[batch]), [name], max(k, 1) - 1):
+            with self._ahead.reading(steps[batch], [name], max(k, 1) - 1):
                 return read(batch)
 
         return fetched
 
     def read(self, name: str, places: Places) -> Rows:
         """Read as ``StepReader.read`` does."""
-        with self._ahead.reading(places, [name]):
+        with self._ahead.reading(places.steps, [name]):
             return self._reader.read(name, places)
 
     def read_observations(self, name: str, places: Places) -> tuple[Rows, Rows]:
         """Read as ``StepReader.read_observations`` does."""
-        with self._ahead.reading(places, [name]):
+        with self._ahead.reading(places.steps, [name]):
             return self._reader.read_observations(name, places)
 
     def read_stacks(self, name: str, places: Places, k: int) -> tuple[Rows, Rows]:
         """Read as ``StepReader.read_stacks`` does."""
-        with self._ahead.reading(places, [name], k - 1):
+        with self._ahead.reading(places.steps, [name], k - 1):
             return self._reader.read_stacks(name, places, k)

@@ -321,7 +321,7 @@ def test_an_interrupted_release_leaves_nobody_waiting(
         raise KeyboardInterrupt
 
     held = ahead.hold(np.arange(4))
-    with ahead.reading(far.steps.locate(np.arange(4)), ["action"]), monkeypatch.context() as patch:
+    with ahead.reading(np.arange(4), ["action"]), monkeypatch.context() as patch:
         patch.setattr(ahead._lock, "wait", interrupt)
         with pytest.raises(KeyboardInterrupt):
             held.release()
