@@ -55,6 +55,7 @@ class ReadAhead:
         lengths = {name: file.bytes for name, file in listed_files(manifest).items() if "/trajectories/" not in name}
         self.memory = PageMemory(lengths)
         self._holders = np.zeros(len(self.memory.present), np.uint16)
+        self._is_coming = np.zeros(len(self.memory.present), bool)  # a thread fetches the page
         # By step, how often it is held: one look at it saves looking for the pages of every field.
         self._covered = np.zeros(int(manifest.steps), np.uint16)
         self._lock = threading.Condition()
@@ -162,12 +163,28 @@ class ReadAhead:
         with self._lock:
             self._holders[wanted] += 1
             held.pages.append(wanted)
-        missing = wanted[~self.memory.present[wanted]]
-        for name, number, content in self._files.fetch(self.memory.by_file(missing)):
-            page = self.memory.number(name, number)
-            with self._lock:
-                if self._holders[page]:
-                    self.memory.fill(page, content)
+        while len(missing := self._unclaimed(wanted)):
+            try:
+                for name, number, content in self._files.fetch(self.memory.by_file(missing)):
+                    page = self.memory.number(name, number)
+                    with self._lock:
+                        if self._holders[page]:
+                            self.memory.fill(page, content)
+            finally:
+                with self._lock:
+                    self._is_coming[missing] = False
+                    self._lock.notify_all()
+
+    def _unclaimed(self, wanted: Pages) -> Pages:
+        """Claim and return the pages that are not here and that no other thread fetches; wait for those of others."""
+        with self._lock:
+            while len(absent := wanted[~self.memory.present[wanted]]):
+                missing = absent[~self._is_coming[absent]]
+                if len(missing):
+                    self._is_coming[missing] = True
+                    return missing
+                self._lock.wait()
+        return _NONE
 
     def _let_go(self, pages: Sequence[Pages], steps: Indices) -> None:
         """Drop unheld pages while nobody reads."""
