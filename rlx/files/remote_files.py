@@ -142,6 +142,10 @@ class RemoteFiles:
         self._requests = ThreadPoolExecutor(_REQUESTS, thread_name_prefix="requests")
         self._waiting = [ThreadPoolExecutor(_REQUESTS, thread_name_prefix=f"reads-{depth}") for depth in range(2)]
 
+    def check_process(self) -> None:
+        """Raise ForkError in a process that was forked from one that has used this."""
+        self._here.check()
+
     @property
     def traffic(self) -> Traffic:
         """The bytes and requests fetched so far."""

@@ -68,6 +68,7 @@ class ReadAhead:
 
     def hold(self, steps: Indices) -> Held:
         """Fetch what is not here of steps [n], by few requests, many at once; return their pages."""
+        self._files.check_process()  # also where all pages are here: a thread that the fork lacks may hold the lock
         located = self.steps.locate(_distinct(np.sort(steps)))
         wanted = located.whole.steps if isinstance(located, SelectedPlaces) else located.steps
         places = self._whole.locate(_widened(wanted, int(self._shards.first_step[-1])))

@@ -6,7 +6,7 @@ import pickle
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from multiprocessing.reduction import ForkingPickler
@@ -34,7 +34,7 @@ from rlx.buffer import (
     SliceSamplerWithoutReplacement,
 )
 from rlx.buffer.loader import Loader, unchanged
-from rlx.buffer.loader_reading import Part
+from rlx.buffer.loader_reading import Windows
 from rlx.errors import ForkError
 from rlx.store.chunk_codec import chunk_codec
 from rlx.store.dictionary import zstandard_dictionary
@@ -378,15 +378,14 @@ def test_a_fork_while_the_next_window_is_fetched(tmp_path: Path, monkeypatch: py
     """The child does not wait for a thread that it does not have."""
     is_fetching, may_go_on = threading.Event(), threading.Event()
 
-    def hold(self: Part, *arguments: Any) -> Any:
-        if held:
+    def fetch(self: Windows, batches: Sequence[int]) -> Any:
+        if batches[0]:
             is_fetching.set()
             assert may_go_on.wait(_HANG_S)
-        held.append(self)
-        return hold_steps(self, *arguments)
+        return fetch_window(self, batches)
 
-    held, hold_steps = list[Part](), Part.hold
-    monkeypatch.setattr(Part, "hold", hold)
+    fetch_window = Windows._fetch
+    monkeypatch.setattr(Windows, "_fetch", fetch)
     with served(tmp_path) as url:
         batches = rlx.loader(url, batch_size=4, **SHUFFLES["blocks"])
         begun = iter(batches)
