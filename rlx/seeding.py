@@ -18,6 +18,7 @@ def seeded(seed: int) -> Iterator[None]:
     """
     torch = sys.modules.get("torch")
     states = random.getstate(), np.random.get_state(), torch.get_rng_state() if torch else None  # noqa: NPY002
+    devices = _device_states() if torch else {}
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002  (a user's function may use the global one)
     if torch:
@@ -29,6 +30,18 @@ def seeded(seed: int) -> Iterator[None]:
         np.random.set_state(states[1])  # noqa: NPY002
         if torch:
             torch.set_rng_state(states[2])
+        if devices:
+            _set_device_states(devices)
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Restore the global generators of Python, numpy and torch afterwards."""
+    state = generator_state()
+    try:
+        yield
+    finally:
+        set_generator_state(state)
 
 
 def generator_state() -> dict[str, Any]:
@@ -41,9 +54,7 @@ def generator_state() -> dict[str, Any]:
         "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached],
         "torch": torch.get_rng_state(),
     }
-    # Not is_available, as asking GPUs that nobody uses would take memory on each.
-    in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return state | {"cuda": torch.cuda.get_rng_state_all()} if in_use else state
+    return state | _device_states()
 
 
 def set_generator_state(state: Mapping[str, Any]) -> None:
@@ -55,8 +66,32 @@ def set_generator_state(state: Mapping[str, Any]) -> None:
     kind, keys, position, has_gauss, cached = state["numpy"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
     torch.set_rng_state(state["torch"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda"])
+    _set_device_states(state)
+
+
+def _device_states() -> dict[str, list[Any]]:
+    """Return the states of the generators of all devices, by their type; none if no accelerator is in use."""
+    from rlx.accelerator import in_use  # torch takes seconds
+
+    if (here := in_use()) is None:
+        return {}
+    module: Any = sys.modules["torch"].get_device_module(here)
+    if hasattr(module, "get_rng_state_all"):
+        return {here.type: list(module.get_rng_state_all())}
+    return {here.type: [module.get_rng_state()]}  # such as Apple's
+
+
+def _set_device_states(state: Mapping[str, Any]) -> None:
+    torch: Any = sys.modules["torch"]
+    here = torch.accelerator.current_accelerator(check_available=True)
+    if here is None or here.type not in state:
+        return
+    module = torch.get_device_module(here)
+    if not hasattr(module, "set_rng_state_all"):
+        module.set_rng_state(state[here.type][0])
+        return
+    for number, its in enumerate(state[here.type][: torch.accelerator.device_count()]):  # there may be fewer now
+        module.set_rng_state(its, number)
 
 
 def env_seeds(seed: int, session: int, num_envs: int, purpose: int, first: int = 0) -> list[int]:

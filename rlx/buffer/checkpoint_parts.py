@@ -81,6 +81,7 @@ class SavedRows:
             rows = self._changed_rows()
             written, held, size = _Segment(self._directory), list[TensorDictBase](), 0
             for at, block in blocks_at(buffer.storage, rows[None]):
+                block = block.cpu()  # the thread that writes knows nothing of this one's stream
                 block.set(_ROW, torch.from_numpy(at.copy()))
                 nbytes = sum(leaf.nbytes for _, leaf in leaves(block))
                 if size + nbytes > _HELD_BYTES:
@@ -262,11 +263,13 @@ class PlainState:
         )
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        # To the CPU: a copy on a GPU would take as much of its memory again, and the thread that writes would have to
+        # wait for the stream on which it is made.
         if not tensor.numel() or tensor.layout != torch.strided:
-            return tensor.clone()
+            return tensor.to("cpu", copy=True)
         key = tensor.data_ptr(), tensor.dtype, tensor.device, tuple(tensor.shape), tensor.stride()
         if key not in self._copies:
-            self._copies[key] = tensor, tensor.clone()
+            self._copies[key] = tensor, tensor.to("cpu", copy=True)
         return self._copies[key][1]
 
 

@@ -11,10 +11,12 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
 
+from rlx.accelerator import present
 from rlx.collector.environment.space import Arrays
 from rlx.collector.policy.module import device_of, tensors_of
 from rlx.collector.policy.protocol import Choice, Situation
 from rlx.errors import CollectError, SchemaMismatchError
+from rlx.seeding import generators_kept
 from rlx.store.ted import to_rows
 from rlx.transform.protocol import as_path
 
@@ -59,8 +61,7 @@ def fitting_zeros(module: torch.nn.Module, given: TensorDictBase, keys: Sequence
         given: everything else that it reads.
     """
     copy = deepcopy(module)
-    devices = [given.device] if given.device is not None and given.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
+    with generators_kept():
         for shape in _shapes(module):
             zeros = _settled(copy, given, {key: torch.zeros(shape, device=given.device) for key in keys})
             if zeros is not None:
@@ -136,9 +137,9 @@ class TensorDictPolicy:
 
     def __init__(self, function: Callable[[TensorDictBase], Any], device: torch.device | str | None = None) -> None:
         module = function if isinstance(function, torch.nn.Module) else None
-        self.module = module if module is None or device is None else module.to(device)
+        self._device = present(device or "cpu") if module is None else device_of(module, device)
+        self.module = module if module is None or device is None else module.to(self._device)
         self._function = function
-        self._device = torch.device(device or "cpu") if module is None else device_of(module, device)
         self._reads = _keys(getattr(function, "in_keys", None))
         self._states = _states(self._reads, _keys(getattr(function, "out_keys", None)))
         self._zeros: dict[Key, torch.Tensor] = {}
