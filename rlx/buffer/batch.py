@@ -14,7 +14,7 @@ from tensordict.utils import expand_as_right
 from rlx.buffer.index.continuity import Links
 from rlx.buffer.index.trajectory_index import RingTrajectoryIndex
 from rlx.buffer.protocol import Rows, Storage
-from rlx.buffer.storage.step_schema import leaves, leaves_of, padded, text_leaves
+from rlx.buffer.storage.step_schema import accelerator_of, leaves, leaves_of, padded, text_leaves
 from rlx.errors import SchemaMismatchError
 from rlx.store.dataset import normalize
 from rlx.store.ted import to_leaf, to_rows
@@ -193,6 +193,15 @@ def _lengths(data: Mapping[Any, Any]) -> list[int]:
     return found
 
 
+def pinned(batch: Any) -> Any:
+    """Return a batch in page-locked memory, but for what is on a device already, and what is no tensor."""
+    if isinstance(batch, torch.Tensor):
+        return batch.pin_memory() if batch.is_cpu else batch
+    if isinstance(batch, TensorDictBase):
+        return batch.apply(pinned)
+    return batch.pin_memory() if hasattr(batch, "pin_memory") else batch
+
+
 _IDS = (("collector", "traj_ids"), "episode", "traj_ids")
 
 
@@ -293,7 +302,7 @@ def _padded(flat: TensorDictBase, lengths: NDArray[np.int64], group: tuple[str, 
         rows = np.full(tuple(mask.shape), "", object)
         rows[mask.numpy()] = to_rows(texts)
         result.set(key, to_leaf(rows))
-    result.set((*group, "mask"), mask.to(flat.device))
+    result.set((*group, "mask"), mask.to(flat.device or accelerator_of(leaves_of(flat))))
     result.names = [None, "time"]
     return cast("TensorDictBase", result)
 

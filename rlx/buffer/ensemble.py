@@ -282,5 +282,7 @@ def _stacked(batches: list[TensorDictBase]) -> TensorDictBase:
     except RuntimeError as exc:
         shapes = {key: [list(batch.get(key).shape) for batch in batches] for key in common}
         differ = {key: found for key, found in shapes.items() if any(one != found[0] for one in found)}
-        raise SchemaMismatchError(f"batches of the buffers do not stack: {differ}") from exc
+        devices = sorted({str(batch.device or "cpu") for batch in batches})
+        found = differ or (f"they are on {', '.join(devices)}" if len(devices) > 1 else exc)
+        raise SchemaMismatchError(f"batches of the buffers do not stack: {found}") from exc
     return cast("TensorDictBase", stacked)

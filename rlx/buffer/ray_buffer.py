@@ -216,7 +216,7 @@ class RayReplayBuffer(Closing):
             SchemaMismatchError: as in ``ReplayBuffer.extend``.
             EngineError: the server has ended.
         """
-        steps = steps.cpu() if isinstance(steps, TensorDictBase) and steps.device is not None else steps
+        steps = _on_cpu(steps)
         limit = self.timeout if timeout is None else timeout
         with self._lock:
             self._number += 1
@@ -352,3 +352,12 @@ class RayReplayBuffer(Closing):
             self._ask("close")
         finally:
             self._ray.kill(self._server)
+
+
+def _on_cpu(steps: Any) -> Any:
+    """Return steps in the memory of the CPU: the server may have no such device."""
+    if hasattr(steps, "cpu"):  # a TensorDict, a tensorclass or a tensor
+        return steps.cpu()
+    if isinstance(steps, Mapping):
+        return {key: _on_cpu(part) for key, part in steps.items()}
+    return [_on_cpu(part) for part in steps] if isinstance(steps, list) else steps

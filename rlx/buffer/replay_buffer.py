@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from tensordict import NestedKey, TensorDictBase, is_tensorclass
 
-from rlx.buffer.batch import TENSORDICT, Form, as_steps, form_of, in_tensordict, rows_of, write_info
+from rlx.buffer.batch import TENSORDICT, Form, as_steps, form_of, in_tensordict, pinned, rows_of, write_info
 from rlx.buffer.batched_draws import DrawsAhead
 from rlx.buffer.checkpoint import Hook, load, save
 from rlx.buffer.prefetch import Draw, Prefetcher, ReadWriteLock
@@ -28,6 +28,7 @@ from rlx.buffer.saved_dataset import Saving, save_dataset
 from rlx.buffer.snapshot import blocks, describe, restore, restore_parts, rows_state, steps_of, steps_state
 from rlx.buffer.storage.dataset import as_storage
 from rlx.buffer.storage.lists import ListStorage
+from rlx.buffer.transform.batches import ToDevice
 from rlx.buffer.transform.compose import Compose, Inverted, Transform, applied, reader, split
 from rlx.buffer.writer import RoundRobinWriter
 from rlx.errors import OptionError, SchemaMismatchError
@@ -284,7 +285,7 @@ class ReplayBuffer(Preprocessing):
             self._set_priority(rows, priority)
 
     def _set_priority(self, rows: Rows | torch.Tensor | int, priority: torch.Tensor | float) -> None:
-        given = np.asarray(rows, np.int64)
+        given = np.asarray(rows.cpu() if isinstance(rows, torch.Tensor) else rows, np.int64)
         at = given.reshape(-1)
         values = torch.as_tensor(priority).detach().cpu().numpy()
         if at.size and values.size > 1 and (values.size == at.size or values.shape[: given.ndim] == given.shape):
@@ -382,9 +383,12 @@ class ReplayBuffer(Preprocessing):
 
     def _finish(self, steps: TensorDictBase) -> Any:
         batch = steps if self._collate is None else self._collate(steps)
-        batch = applied(split(self._transform.transforms)[1], batch)
-        batch = batch.pin_memory() if self._pin_memory else batch
-        return self._back(batch)
+        rest = split(self._transform.transforms)[1]
+        if not self._pin_memory:
+            return self._back(applied(rest, batch))
+        # A copy to a device is to begin in page-locked memory.
+        moves = next((i for i, transform in enumerate(rest) if isinstance(transform, ToDevice)), len(rest))
+        return self._back(applied(rest[moves:], pinned(applied(rest[:moves], batch))))
 
     def _back(self, batch: Any) -> Any:
         return self._form.back(batch) if self._form is not None and isinstance(batch, TensorDictBase) else batch

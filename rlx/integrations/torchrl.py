@@ -153,7 +153,11 @@ class Sampler(SamplerOfRlx):
     def sample(self, storage: StorageOfRlx, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
         """Return [n] rows, and what the sampler adds to the batch, by key."""
         index, info = self.sampler.sample(Storage(storage), batch_size)
-        said = {key: np.asarray(value) for key, value in info.items() if key != "index"}
+        said = {
+            key: np.asarray(value.cpu() if isinstance(value, torch.Tensor) else value)
+            for key, value in info.items()
+            if key != "index"
+        }
         return _rows(index, storage), said
 
     def extended(self, storage: StorageOfRlx, rows: Rows) -> None:  # noqa: ARG002
@@ -188,4 +192,4 @@ def _rows(index: Any, steps: StorageOfRlx, *, written: bool = False) -> Rows:
         (index,) = index
     if isinstance(index, slice):
         index = range(*index.indices(steps.max_size if written else len(steps)))
-    return np.asarray(index, np.int64)
+    return np.asarray(index.cpu() if isinstance(index, torch.Tensor) else index, np.int64)  # of data on a device

@@ -379,7 +379,7 @@ def normalize(index: Any, length: int) -> NDArray[np.int64]:
     """
     if isinstance(index, slice):
         return np.arange(*index.indices(length), dtype=np.int64)
-    steps = np.asarray(index)
+    steps = np.asarray(index.cpu() if hasattr(index, "cpu") else index)  # a tensor may be on a device
     if steps.ndim != 1:
         raise IndexError(f"index of {steps.ndim} dimensions: expected an integer, a slice or a 1-d array")
     if steps.dtype == bool:

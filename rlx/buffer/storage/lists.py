@@ -10,6 +10,7 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_lea
 from rlx.buffer.index.continuity import Leaves, Path
 from rlx.buffer.protocol import Keys, Rows
 from rlx.buffer.storage.ring import RingStorage
+from rlx.buffer.storage.step_schema import leaves_of
 from rlx.errors import SchemaMismatchError
 from rlx.transform.protocol import as_path
 
@@ -40,7 +41,7 @@ class ListStorage(RingStorage):
         self._items = {}
 
     def _write(self, rows: Rows, leaves: Leaves) -> None:
-        columns = [leaf.detach().clone().unbind() for leaf in leaves.values()]
+        columns = [leaf.detach().to("cpu", copy=True).unbind() for leaf in leaves.values()]
         for row, step in zip(rows.tolist(), zip(*columns, strict=True), strict=True):
             # A step of its own keeps no other step of the same write alive.
             self._items[row] = {path: value.clone() for path, value in zip(leaves, step, strict=True)}
@@ -151,7 +152,7 @@ def _parted(steps: TensorDictBase) -> tuple[TensorDict, list[TensorDictBase]]:
     """Return the leaves that are alike in all steps [n], and the rest of each, copied."""
     if steps.batch_dims != 1:
         raise SchemaMismatchError(f"steps of shape {list(steps.batch_size)}: expected 1 dimension")
-    items = [step.clone() for step in steps.unbind(0)]
+    items = [_here(step.clone()) for step in steps.unbind(0)]
     named = [{path: leaf for path, leaf in _leaves(item).items() if _is_alike(path, leaf)} for item in items]
     keys = set().union(*named)
     alike = TensorDict({_PRESENT: torch.ones(len(items), dtype=torch.bool)}, [len(items)])
@@ -161,6 +162,11 @@ def _parted(steps: TensorDictBase) -> tuple[TensorDict, list[TensorDictBase]]:
             raise SchemaMismatchError(f"key {'/'.join(path)!r} is missing in step {missing[0]} of {len(items)}")
         alike.set(path, torch.stack([leaves[path] for leaves in named]))
     return alike, [item.exclude(*keys) for item in items]
+
+
+def _here(step: TensorDictBase) -> TensorDictBase:
+    """Return a step on the CPU."""
+    return step if all(leaf.is_cpu for leaf in leaves_of(step).values()) else step.cpu().clear_device_()
 
 
 def _is_alike(path: Path, leaf: Any) -> bool:

@@ -19,6 +19,7 @@ from rlx.buffer.storage.step_schema import (
     StepSchema,
     Texts,
     TrajectoryKeys,
+    accelerator_of,
     check,
     fitted,
     leaves_of,
@@ -124,7 +125,8 @@ class RingStorage(SavedSteps, Storage, ABC):
         """
         self._ring.locate(rows)
         leaves = self._read(rows, list(self._schema) if keys is None else self._chosen(keys))
-        return TensorDict(nested(self._texts.decoded(leaves)), [len(rows), *self._row_shape])
+        shape = [len(rows), *self._row_shape]
+        return TensorDict(nested(self._texts.decoded(leaves)), shape, device=accelerator_of(leaves))
 
     def get_encoded(self, rows: Rows) -> TensorDictBase:
         """Return the steps [n] at these rows, texts as the numbers of ``state_dict()["texts"]``."""

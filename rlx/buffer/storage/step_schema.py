@@ -39,6 +39,12 @@ def leaves_of(steps: TensorDictBase) -> dict[Path, torch.Tensor]:
     return {path: leaf for path, leaf in _collected(steps) if isinstance(leaf, torch.Tensor)}
 
 
+def accelerator_of(leaves: Leaves) -> torch.device | None:
+    """Return the device of the first leaf, for what is added to a batch to lie there too; None of the CPU."""
+    device = next((leaf.device for leaf in leaves.values()), None)
+    return None if device is None or device.type == "cpu" else device
+
+
 def text_leaves(steps: TensorDictBase) -> dict[Path, Any]:
     """Return the non-tensor data of steps by their paths."""
     return parted(steps)[1]

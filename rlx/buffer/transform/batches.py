@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from tensordict import NestedKey, TensorDictBase
 
+from rlx.accelerator import present
 from rlx.buffer.protocol import Keys, Rows
 from rlx.buffer.storage.step_schema import signed
 from rlx.buffer.transform.compose import StoredSteps, pick
@@ -114,7 +115,9 @@ class ToDevice(Pointwise):
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
         """Return the batch on the device."""
-        moved: TensorDictBase = batch.to(self.device, non_blocking=True)
+        device = present(self.device)
+        # The CPU, which reads a copy to its own memory, would not wait for it.
+        moved: TensorDictBase = batch.to(device, non_blocking=device.type != "cpu")
         return moved
 
 

@@ -16,7 +16,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
 
 from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex
-from rlx.buffer.storage.step_schema import padded, signed
+from rlx.buffer.storage.step_schema import accelerator_of, leaves_of, padded, signed
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.errors import TransformError
 from rlx.transform.protocol import Neighbours, NeighbourTransform, Pointwise, Reader
@@ -298,7 +298,7 @@ def _around(transforms: Any, batch: TensorDictBase) -> TensorDictBase:
     count = len(steps)
     if not count:
         return batch
-    storage = LazyTensorStorage(count, device=batch.device or "cpu")
+    storage = LazyTensorStorage(count, device=batch.device or accelerator_of(leaves_of(steps)) or "cpu")
     storage.append(steps)
     made: Any = reader(storage, transforms, storage.index).read(np.arange(count))
     if mask is None:
@@ -307,5 +307,5 @@ def _around(transforms: Any, batch: TensorDictBase) -> TensorDictBase:
         made = made.apply(lambda leaf: padded(leaf, mask), batch_size=batch.batch_size)
         made.set("collector", batch.get("collector"))
     made.names = batch.names
-    placed: TensorDictBase = made if batch.device is None else made.to(batch.device)
+    placed: TensorDictBase = made.clear_device_() if batch.device is None else made.to(batch.device)
     return placed

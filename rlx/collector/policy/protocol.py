@@ -91,12 +91,23 @@ class FunctionPolicy:
         """Choose an action for every environment."""
         found = self._function(situation.observation)
         if self._has_pairs or not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
-            return Choice(found)
+            return Choice(_on_host(found))
         action, more = found
         after = more.get("next", {})
         if not isinstance(after, Mapping):
             raise CollectError(f"policy gave a {type(after).__name__} as 'next': expected a dict")
-        return Choice(action, arrays_of({key: more[key] for key in more if key != "next"}), arrays_of(after))
+        return Choice(_on_host(action), arrays_of({key: more[key] for key in more if key != "next"}), arrays_of(after))
+
+
+def _on_host(tree: Any) -> Any:
+    """Return actions with arrays in place of tensors, which may be on a device."""
+    if isinstance(tree, np.ndarray):
+        return tree
+    if hasattr(tree, "detach"):
+        return tree.detach().cpu().numpy()
+    if isinstance(tree, Mapping):
+        return {key: _on_host(part) for key, part in tree.items()}
+    return tuple(map(_on_host, tree)) if type(tree) is tuple else tree
 
 
 class RandomActions:

@@ -83,7 +83,7 @@ def as_policy(found: Any, action_space: Space | None = None, device: str | None 
 
         return ModulePolicy(found, action_space, device)
     if has_torch():  # a function of TensorDicts needs torch for its actions
-        return UnannotatedPolicy(found, action_space)
+        return UnannotatedPolicy(found, action_space, device)
     return FunctionPolicy(found, action_space)
 
 
@@ -140,8 +140,11 @@ class UnannotatedPolicy:
         function: of observations, or of a TensorDict.
     """
 
-    def __init__(self, function: Callable[[Any], Any], action_space: Space | None = None) -> None:
+    def __init__(
+        self, function: Callable[[Any], Any], action_space: Space | None = None, device: str | None = None
+    ) -> None:
         self._function = function
+        self._device = device
         self._of_arrays = FunctionPolicy(function, action_space)
         self._policy: Policy | None = None
 
@@ -167,7 +170,7 @@ class UnannotatedPolicy:
     def _of_tensordicts(self) -> Policy:
         from rlx.collector.policy.tensordict import TensorDictPolicy  # tensordict takes seconds
 
-        return TensorDictPolicy(self._function)
+        return TensorDictPolicy(self._function, self._device)
 
 
 def _loaded(text: str) -> Any:
