@@ -15,6 +15,7 @@ import torch
 from tensordict import TensorDictBase
 from torch.utils.data import IterableDataset, get_worker_info
 
+from rlx.accelerator import device_named
 from rlx.buffer.batched_draws import batches_at_once
 from rlx.buffer.epoch_order import EpochOrder, Shuffle
 from rlx.buffer.loader_position import LoaderPosition
@@ -144,7 +145,7 @@ class Loader(IterableDataset[TensorDictBase]):
         self._drop_last, self._asked = drop_last, batches
         self._batches = self._order.batches(self._elements, batches, self.world_size, drop_last=drop_last)
         self._prefetch, self._threads = prefetch, threads
-        self._device = None if device is None else torch.device(device)
+        self._device = None if device is None else device_named(device)
         self.waited = 0.0
         self._position = LoaderPosition()
 

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 
+from rlx.accelerator import present
+from rlx.buffer.batch import pinned
 from rlx.buffer.batched_draws import is_planned, planned
 from rlx.buffer.epoch_order import EpochOrder, SliceElements
 from rlx.buffer.prefetch import Task
@@ -23,7 +25,7 @@ from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.storage.dataset import DatasetStorage, as_storage
 from rlx.buffer.storage.step_schema import leaves_of
 from rlx.buffer.transform.compose import pick_steps, reader
-from rlx.errors import OptionError, SchemaMismatchError
+from rlx.errors import OptionError, SchemaMismatchError, TransformError
 from rlx.fork import on_fork
 from rlx.store.dataset import Dataset
 from rlx.store.read_ahead import Held, ReadAhead
@@ -152,6 +154,8 @@ def joined(parts: Sequence[TensorDictBase], places: Rows) -> TensorDictBase:
                 f"{differing[0]} differs between datasets: expected the same keys, dtypes and shapes",
                 hint="rlx preprocess makes them alike",
             )
+    if len(devices := {str(part.device or "cpu") for part in parts}) > 1:
+        raise SchemaMismatchError(f"steps of the sources are on {', '.join(sorted(devices))}: expected one device")
     steps = concatenated(parts)
     return pick_steps(steps, places) if steps.batch_dims == 1 else steps[torch.from_numpy(places)]
 
@@ -259,30 +263,44 @@ class Copies:
     """Copies of batches to a device, ahead of use; to an accelerator on a separate stream."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self._device = present(device)
         here = torch.accelerator.current_accelerator(check_available=True)
         # That of Apple has one stream for all, and no pinned memory apart from its own.
         has_streams = here is not None and here.type == device.type != "mps"
-        self._stream = torch.Stream(device) if has_streams else None
+        self._stream = torch.Stream(self._device) if has_streams else None
 
     def start(self, batch: TensorDictBase) -> tuple[TensorDictBase, torch.Event | None]:
         """Start a copy; return it, and the event after it."""
+        if not isinstance(batch, TensorDictBase | torch.Tensor):
+            raise TransformError(f"transform returned a {type(batch).__name__}: device= needs a TensorDict")
         if self._stream is None:
             return batch.to(self._device), None
-        pinned = batch.pin_memory()
+        source = pinned(batch)
+        if any(not tensor.is_cpu for tensor in _tensors(source)):
+            # Stored on a device, or moved to one by a transform, on the stream of this thread.
+            self._stream.wait_event(torch.accelerator.current_stream(self._device).record_event())
         with self._stream:
-            copy = pinned.to(self._device, non_blocking=True)
+            copy = source.to(self._device, non_blocking=True)
             return copy, self._stream.record_event()
 
     def finish(self, started: tuple[TensorDictBase, torch.Event | None]) -> TensorDictBase:
         """Return a copy that the consumer's stream may use."""
         copy, event = started
         if event is not None:
-            stream = torch.accelerator.current_stream(self._device)
+            stream: Any = torch.accelerator.current_stream(self._device)
             stream.wait_event(event)
-            for leaf in leaves_of(copy).values():
-                leaf.record_stream(stream)
+            for tensor in _tensors(copy):
+                tensor.record_stream(stream)
         return copy
+
+
+def _tensors(batch: TensorDictBase | torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensors of a batch; of a lazy stack, those that it has: the stacks of them are others."""
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    found: list[torch.Tensor] = []
+    batch.apply(found.append, filter_empty=True)
+    return found
 
 
 def made_ahead(make: Callable[[int], Any], numbers: range, depth: int, threads: int) -> Iterator[Any]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
+from rlx.accelerator import as_here
 from rlx.buffer.protocol import Rows
 from rlx.errors import ForkError, SamplingError
 from rlx.fork import on_fork
@@ -138,7 +139,7 @@ class Task:
     """A function that a pool runs, unless whoever needs a result runs it first."""
 
     def __init__(self, run: Callable[[], Any], pool: ThreadPoolExecutor) -> None:
-        self._run = run
+        self._run = as_here(run)
         self._is_begun = threading.Lock()  # never released
         self._future: Future[Any] = Future()
         pool.submit(self._begin)

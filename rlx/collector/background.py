@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from rlx.accelerator import as_here
 from rlx.errors import CollectError
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ class Background:
         self._is_stopped = False
         self._error: BaseException | None = None
         # A daemon: a program that ends without a shutdown does not wait for a batch.
-        self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
+        self._thread = threading.Thread(target=as_here(self._run), name="collector", daemon=True)
         self._thread.start()
 
     @property

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
+from rlx.accelerator import present
 from rlx.buffer.batch import split_trajectories
 from rlx.buffer.transform.compose import over_batch
 from rlx.collector.environment.space import Arrays
@@ -167,6 +168,8 @@ class BatchDelivery:
             raise CollectError(
                 f"postproc {self.postproc!r}: expected a function of a batch, or a transform of rlx.buffer"
             )
+        if self.device is not None:
+            present(self.device)  # it would be noticed after a batch was collected, which would be lost
 
     @property
     def lanes(self) -> int:

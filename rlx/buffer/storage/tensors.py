@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 
+from rlx.accelerator import device_named, present
 from rlx.buffer.index.continuity import Leaves, Path
 from rlx.buffer.protocol import Rows
 from rlx.buffer.storage.ring import RingStorage
@@ -40,10 +41,11 @@ class LazyTensorStorage(RingStorage):
 
     def __init__(self, max_size: int, *, ndim: int = 1, device: torch.device | str = "cpu") -> None:
         super().__init__(max_size, ndim=ndim)
-        self.device = torch.device(device)
+        self.device = device_named(device)
         self._tensors: dict[Path, torch.Tensor] = {}
 
     def _allocate(self) -> None:
+        self.device = present(self.device)
         # Memory that was never written is never read either: rows that hold nothing are refused.
         self._tensors = {
             path: torch.empty(self.max_size, *shape, dtype=dtype, device=self.device)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rlx.accelerator import present
 from rlx.collector.environment.space import Space
 from rlx.collector.policy.protocol import FunctionPolicy
 from rlx.errors import CollectError, PolicyNotFoundError
@@ -35,8 +36,8 @@ class ModulePolicy(FunctionPolicy):
     def __init__(
         self, module: torch.nn.Module, action_space: Space | None = None, device: torch.device | str | None = None
     ) -> None:
-        self.module = module if device is None else module.to(device)
         self._device = device_of(module, device)
+        self.module = module if device is None else module.to(self._device)
         super().__init__(self._forward, action_space)
 
     @torch.no_grad()
@@ -111,7 +112,7 @@ def load_weights(path: Path, factory: Callable[[], torch.nn.Module]) -> torch.nn
 def device_of(module: torch.nn.Module, device: torch.device | str | None) -> torch.device:
     """Return the given device, or by default that of the module's parameters."""
     if device is not None:
-        return torch.device(device)
+        return present(device)
     return next((tensor.device for tensor in (*module.parameters(), *module.buffers())), torch.device("cpu"))
 
 
