@@ -233,9 +233,12 @@ def test_a_killed_client_leaves_whole_writes(server: RayReplayBuffer) -> None:
             client.extend(frames(3))
             client.add(frames(1)[0])
 
-    task = write.remote(buffer)
+    task, starts = write.remote(buffer), 1
     while buffer.write_count < 30:
-        assert not ray.wait([task], timeout=0.01)[0], ray.get(task)
+        if ray.wait([task], timeout=0.01)[0]:
+            # A worker of Ray that ran other tasks before may die of MKL, which fails to load itself.
+            assert starts < 3, ray.get(task)
+            task, starts = write.remote(buffer), starts + 1
     ray.cancel(task, force=True)  # its process is killed
     with pytest.raises((ray.exceptions.WorkerCrashedError, ray.exceptions.TaskCancelledError)):
         ray.get(task)
