@@ -46,7 +46,7 @@ FRAMES = 20_000
 SETTLING = 100
 COPIES = 30
 WINDOW = 512  # batches of 128 in a window of the loader
-MEASURED = 8 * WINDOW
+MEASURED = 24 * WINDOW
 Steps = NDArray[np.int64]
 
 
