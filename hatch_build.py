@@ -109,10 +109,12 @@ def compress(wheel: Path) -> None:
             if member.is_dir():
                 continue
             content = before.read(member)
+            if zopfli is None:
+                after.writestr(member, content, zipfile.ZIP_DEFLATED, 9)
+                continue
             member.compress_type = zipfile.ZIP_DEFLATED
             with after.open(member, "w") as file:
-                if zopfli is not None:
-                    file._compressor = Zopfli()  # type: ignore[attr-defined]  # zipfile has no other way in
+                file._compressor = Zopfli()  # type: ignore[attr-defined]  # zipfile has no other way in
                 file.write(content)
     partial.replace(wheel)
 
