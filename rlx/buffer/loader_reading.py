@@ -249,8 +249,8 @@ class Windows:
 
 
 def _fetching() -> ThreadPoolExecutor:
-    # Windows are fetched at once: one takes two round trips, in which the server could send the next.
-    return ThreadPoolExecutor(_AHEAD + 1, thread_name_prefix="rlx window")
+    # Windows are fetched at once: one takes two round trips, in which the server could send another.
+    return ThreadPoolExecutor(_AHEAD, thread_name_prefix="rlx window")
 
 
 def _let_go(held: Future[list[Held]]) -> None:

@@ -701,7 +701,7 @@ def test_every_block_is_fetched_once_however_narrow_the_windows(large: Dataset, 
         for batch, expected in zip(loader, Loader(large, 32, shuffle="blocks", block=32, window=64), strict=True):
             assert (batch == expected).all()
         requests.append(far.traffic.requests)
-    assert max(requests) < 1.5 * min(requests)  # of a page that windows share, some are dropped between them
+    assert max(requests) < 1.2 * min(requests)  # blocks of two windows may share a page
 
 
 def test_an_iteration_may_outlive_the_interpreter(large: Dataset, server: GcsServer) -> None:  # noqa: ARG001
