@@ -368,7 +368,9 @@ def test_priorities_in_new_steps_are_theirs() -> None:
 
 
 def test_priorities_of_rows_that_are_trajectories() -> None:
-    made = TensorDictReplayBuffer(storage=LazyTensorStorage(8), sampler=PrioritizedSampler(8, 1.0, 1.0), batch_size=16)
+    made = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(8), sampler=PrioritizedSampler(8, 1.0, 1.0, seed=1), batch_size=16
+    )
     made.extend(numbers(0, 6).reshape(3, 2))
     batch = made.sample()
     assert batch["index"].shape == batch["priority_weight"].shape == (16, 2)
