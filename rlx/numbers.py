@@ -1,9 +1,27 @@
-"""Checks of numbers and flags that users give as arguments."""
+"""Numbers and flags that users give as arguments: checks of them, and arrays."""
+
+from __future__ import annotations
 
 import operator
-from typing import Any, SupportsFloat
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from rlx.errors import OptionError
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+
+def array_of(value: Any, dtype: DTypeLike | None = None) -> NDArray[Any]:
+    """Return numbers as an array; those of a tensor may be on any device.
+
+    Example:
+        >>> import torch
+        >>> array_of([1, 0]), array_of(torch.tensor([0.5], requires_grad=True))
+        (array([1, 0]), array([0.5], dtype=float32))
+    """
+    import numpy as np  # ``rlx --help`` needs no arrays
+
+    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value, dtype)
 
 
 def check_whole(

@@ -16,32 +16,28 @@ def seeded(seed: int) -> Iterator[None]:
     Args:
         seed: 0 to 2**63 - 1.
     """
+    with generators_kept():
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002  (a user's function may use the global one)
+        if torch := sys.modules.get("torch"):
+            torch.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Restore the global generators of Python, numpy and torch (where it is imported) afterwards."""
     torch = sys.modules.get("torch")
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state() if torch else None  # noqa: NPY002
-    devices = _device_states() if torch else {}
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002  (a user's function may use the global one)
-    if torch:
-        torch.manual_seed(seed)
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    of_torch = (torch.get_rng_state(), _device_states()) if torch else None
     try:
         yield
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])  # noqa: NPY002
-        if torch:
-            torch.set_rng_state(states[2])
-        if devices:
-            _set_device_states(devices)
-
-
-@contextmanager
-def generators_kept() -> Iterator[None]:
-    """Restore the global generators of Python, numpy and torch afterwards."""
-    state = generator_state()
-    try:
-        yield
-    finally:
-        set_generator_state(state)
+        if torch and of_torch:
+            torch.set_rng_state(of_torch[0])
+            _set_device_states(of_torch[1])
 
 
 def generator_state() -> dict[str, Any]:

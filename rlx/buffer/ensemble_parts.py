@@ -17,7 +17,7 @@ from rlx.buffer.snapshot import SavedState, SavedTogether
 from rlx.buffer.storage.dataset import as_storage
 from rlx.buffer.transform.compose import Transform
 from rlx.errors import SamplingError
-from rlx.numbers import check_whole
+from rlx.numbers import array_of, check_whole
 from rlx.store.dataset import Dataset
 
 
@@ -31,8 +31,7 @@ def positions(index: Any, count: int) -> int | list[int]:
         >>> positions(-1, 3), positions(slice(1, None), 3), positions([2, 0], 3)
         (2, [1, 2], [2, 0])
     """
-    index = index.cpu() if isinstance(index, torch.Tensor) else index
-    found = np.arange(count)[np.asarray(index) if isinstance(index, (torch.Tensor, range)) else index]
+    found = np.arange(count)[array_of(index) if isinstance(index, (torch.Tensor, range)) else index]
     if found.ndim > 1:
         raise IndexError(f"index of {found.ndim} dimensions: expected one of {count} parts, or a list of them")
     chosen: int | list[int] = found.tolist()
@@ -348,7 +347,7 @@ class BufferChoice:
 
 
 def _probabilities(p: Sequence[float] | torch.Tensor, count: int) -> NDArray[np.float64]:
-    found = np.asarray(p.detach().cpu() if isinstance(p, torch.Tensor) else p, np.float64).reshape(-1)
+    found = array_of(p, np.float64).reshape(-1)
     if len(found) != count or not np.isfinite(found).all() or (found < 0).any() or not found.any():
         raise ValueError(f"expected {count} probabilities of at least 0, not all 0, found {found.tolist()}")
     probabilities: NDArray[np.float64] = found / found.sum()

@@ -34,7 +34,7 @@ from rlx.buffer.writer import RoundRobinWriter
 from rlx.errors import OptionError, SchemaMismatchError
 from rlx.files.urls import check_path
 from rlx.fork import on_fork
-from rlx.numbers import check_whole
+from rlx.numbers import array_of, check_whole
 from rlx.store.codec import Codec, codec_of
 from rlx.store.dataset import Dataset
 from rlx.store.stores import STORES
@@ -285,7 +285,7 @@ class ReplayBuffer(Preprocessing):
             self._set_priority(rows, priority)
 
     def _set_priority(self, rows: Rows | torch.Tensor | int, priority: torch.Tensor | float) -> None:
-        given = np.asarray(rows.cpu() if isinstance(rows, torch.Tensor) else rows, np.int64)
+        given = array_of(rows, np.int64)
         at = given.reshape(-1)
         values = torch.as_tensor(priority).detach().cpu().numpy()
         if at.size and values.size > 1 and (values.size == at.size or values.shape[: given.ndim] == given.shape):

@@ -14,6 +14,7 @@ from rlx.buffer.protocol import Sampler as SamplerOfRlx
 from rlx.buffer.protocol import Storage as StorageOfRlx
 from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.errors import MissingExtraError, OptionError
+from rlx.numbers import array_of
 from rlx.store.dataset import Dataset
 
 try:
@@ -153,11 +154,7 @@ class Sampler(SamplerOfRlx):
     def sample(self, storage: StorageOfRlx, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
         """Return [n] rows, and what the sampler adds to the batch, by key."""
         index, info = self.sampler.sample(Storage(storage), batch_size)
-        said = {
-            key: np.asarray(value.cpu() if isinstance(value, torch.Tensor) else value)
-            for key, value in info.items()
-            if key != "index"
-        }
+        said = {key: array_of(value) for key, value in info.items() if key != "index"}
         return _rows(index, storage), said
 
     def extended(self, storage: StorageOfRlx, rows: Rows) -> None:  # noqa: ARG002
@@ -192,4 +189,4 @@ def _rows(index: Any, steps: StorageOfRlx, *, written: bool = False) -> Rows:
         (index,) = index
     if isinstance(index, slice):
         index = range(*index.indices(steps.max_size if written else len(steps)))
-    return np.asarray(index.cpu() if isinstance(index, torch.Tensor) else index, np.int64)  # of data on a device
+    return array_of(index, np.int64)

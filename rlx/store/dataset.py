@@ -20,7 +20,7 @@ from rlx.files import lock
 from rlx.files.disk_cache import DiskCache
 from rlx.files.remote_files import DEFAULT_CACHE_BYTES, Traffic, local, remote
 from rlx.manifest import Manifest, ShardRecord
-from rlx.numbers import check_whole
+from rlx.numbers import array_of, check_whole
 from rlx.schema import Role, Schema
 from rlx.store.foreign_types import space_of
 from rlx.store.layout import SHARDS, find_dataset
@@ -379,7 +379,7 @@ def normalize(index: Any, length: int) -> NDArray[np.int64]:
     """
     if isinstance(index, slice):
         return np.arange(*index.indices(length), dtype=np.int64)
-    steps = np.asarray(index.cpu() if hasattr(index, "cpu") else index)  # a tensor may be on a device
+    steps = array_of(index)
     if steps.ndim != 1:
         raise IndexError(f"index of {steps.ndim} dimensions: expected an integer, a slice or a 1-d array")
     if steps.dtype == bool:

@@ -42,7 +42,7 @@ class ModulePolicy(FunctionPolicy):
 
     @torch.no_grad()
     def _forward(self, observation: Any) -> Any:
-        return _arrays(self.module(tensors_of(observation, self._device)))
+        return self.module(tensors_of(observation, self._device))
 
 
 def load_exported(path: Path) -> torch.nn.Module:
@@ -126,14 +126,6 @@ def tensors_of(tree: Any, device: torch.device) -> Any:
     if rows.dtype.kind in "OU":
         return to_leaf(rows.astype(object))
     return torch.from_numpy(np.ascontiguousarray(rows)).to(device)
-
-
-def _arrays(tree: Any) -> Any:
-    if isinstance(tree, torch.Tensor):
-        return tree.cpu().numpy()
-    if isinstance(tree, Mapping) or hasattr(tree, "items"):
-        return {key: _arrays(part) for key, part in tree.items()}
-    return tuple(_arrays(part) for part in tree) if isinstance(tree, tuple) else tree
 
 
 def set_weights(module: torch.nn.Module, weights: NewWeights) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rlx.collector.environment.space import Arrays, RandomPolicy, Space, leaves
 from rlx.errors import CollectError
-from rlx.numbers import check_real
+from rlx.numbers import array_of, check_real
 from rlx.schema import name_of
 
 
@@ -101,13 +101,11 @@ class FunctionPolicy:
 
 def _on_host(tree: Any) -> Any:
     """Return actions with arrays in place of tensors, which may be on a device."""
-    if isinstance(tree, np.ndarray):
-        return tree
-    if hasattr(tree, "detach"):
-        return tree.detach().cpu().numpy()
     if isinstance(tree, Mapping):
         return {key: _on_host(part) for key, part in tree.items()}
-    return tuple(map(_on_host, tree)) if type(tree) is tuple else tree
+    if isinstance(tree, tuple):
+        return tuple(map(_on_host, tree))
+    return array_of(tree) if hasattr(tree, "detach") else tree
 
 
 class RandomActions:
@@ -177,7 +175,7 @@ def arrays_of(tree: Mapping[Any, Any], name: str = "") -> Arrays:
         if isinstance(part, Mapping):
             found |= arrays_of(part, f"{path}/")
             continue
-        array = np.asarray(part.detach().cpu() if hasattr(part, "detach") else part)
+        array = array_of(part)
         found[path] = array.astype(object) if array.dtype.kind == "U" else array
     return found
 

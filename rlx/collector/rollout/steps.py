@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rlx.collector.environment.space import Arrays
 from rlx.collector.policy.protocol import Choice
 from rlx.errors import CollectError
+from rlx.numbers import array_of
 from rlx.schema import RESERVED, TEXT, name_of
 
 NO_TRAJECTORY = -1
@@ -277,7 +278,7 @@ def _entries(
 
 def _rows(value: Any, mask: NDArray[np.bool_], num_envs: int) -> NDArray[Any] | None:
     try:
-        rows = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+        rows = array_of(value)
     except ValueError:
         return None
     if rows.shape[:1] != (num_envs,) or mask.shape != (num_envs,):
