@@ -1,5 +1,6 @@
 """Batches of steps: the forms they come in, their dimensions, rows of an index, marks, and their trajectories."""
 
+import logging
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -11,15 +12,17 @@ from numpy.typing import NDArray
 from tensordict import LazyStackedTensorDict, NestedKey, TensorDict, TensorDictBase, is_tensorclass
 from tensordict.utils import expand_as_right
 
-from rlx.buffer.index.continuity import Links
+from rlx.buffer.index.continuity import INDEX, Evidence, contradicted, observed, taken
 from rlx.buffer.index.trajectory_index import RingTrajectoryIndex
-from rlx.buffer.protocol import Rows, Storage
+from rlx.buffer.protocol import Keys, Rows, Storage
 from rlx.buffer.storage.step_schema import accelerator_of, leaves, leaves_of, padded, text_leaves
 from rlx.errors import SchemaMismatchError
+from rlx.numbers import array_of
 from rlx.store.dataset import normalize
 from rlx.store.ted import to_leaf, to_rows
 from rlx.transform.protocol import as_path
 
+logger = logging.getLogger(__name__)
 ITEM = "_item"
 
 
@@ -62,10 +65,10 @@ def rows_of(index: Any, storage: Storage) -> Rows:
     return normalize(index, length)
 
 
-def steps_at(index: Any, storage: Storage) -> TensorDictBase:
-    """Return the steps at the rows that an index means, in its shape; a copy."""
+def steps_at(index: Any, storage: Storage, keys: Keys | None = None) -> TensorDictBase:
+    """Return the steps at the rows that an index means, in its shape, or these keys of them; a copy."""
     rows = rows_of(index, storage)
-    steps = storage.get(rows.reshape(-1))
+    steps = storage.get(rows.reshape(-1), keys)
     return steps.reshape(*rows.shape, *steps.batch_size[1:])
 
 
@@ -218,8 +221,8 @@ def split_trajectories(
     ``("collector", "mask")`` (bool [N, T]) says where there are steps. A trajectory ends where ``("next", done)`` is
     set. Steps of one id in one row of the batch belong together until then, even if steps of other ids come between, as
     when workers write in turns; after its end, an id denotes a new trajectory. Without ids, the steps of a row follow
-    each other until done. A step does not continue the one before, whatever its id, if its observation is not the next
-    observation of that one, or if it starts an episode (``is_init``): two collectors may use the same ids.
+    each other until done, or until an observation is not the next one of the step before. Ids decide over observations;
+    a contradiction is logged, unless the key of the ids is named.
 
     Args:
         steps: [*B, T], time last.
@@ -242,7 +245,8 @@ def split_trajectories(
         raise SchemaMismatchError("steps of shape []: expected at least a dimension of time")
     group = ("collector",) if prefix is None else as_path(prefix)
     flat = steps.reshape(-1)
-    order, lengths = _chains(flat, steps.batch_size[-1], _ids(flat, group, trajectory_key), _done(flat, done_key))
+    ids, evidence = _ids(flat, group, trajectory_key), None if trajectory_key is not None else _evidence(flat)
+    order, lengths = _chains(flat, steps.batch_size[-1], ids, _done(flat, done_key), evidence)
     sorted_steps = flat[torch.from_numpy(order)]
     if as_nested:
         return _nested(sorted_steps, lengths)
@@ -272,8 +276,31 @@ def _one_a_step(values: torch.Tensor, key: NestedKey) -> NDArray[Any]:
     return column
 
 
+def _is_init(flat: TensorDictBase) -> NDArray[np.bool_] | None:
+    flags = flat.get("is_init", None)
+    fits = isinstance(flags, torch.Tensor) and flags.dtype == torch.bool and flags.numel() == len(flat)
+    return array_of(flags.reshape(-1)) if fits else None
+
+
+def _evidence(flat: TensorDictBase) -> Evidence:
+    found = leaves_of(flat)
+    kinds = {path: (leaf.dtype, leaf.shape) for path, leaf in found.items()}
+    paths = [path for path in observed(kinds) if kinds[path] == kinds["next", *path]]
+    index = found.get(INDEX)
+    origin = None if index is None or index.numel() != len(flat) else array_of(index.reshape(-1), np.int64)
+
+    def read(rows: Rows, after: bool) -> list[torch.Tensor]:
+        return [taken(found["next", *path] if after else found[path], rows) for path in paths]
+
+    return Evidence(read, origin, has_observations=bool(paths))
+
+
 def _chains(
-    steps: TensorDictBase, width: int, ids: NDArray[np.int64] | None, done: NDArray[np.bool_] | None
+    steps: TensorDictBase,
+    width: int,
+    ids: NDArray[np.int64] | None,
+    done: NDArray[np.bool_] | None,
+    evidence: Evidence | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return [S] the steps, trajectory after trajectory, in the order of their first steps; [N] steps of each."""
     if ids is None and done is None:
@@ -287,8 +314,11 @@ def _chains(
         rows,
         None if ids is None else ids.astype(np.int64),
         np.zeros(count, bool) if done is None else done,
-        Links.of(leaves_of(steps), rows // width),
+        evidence,
+        None if evidence is None else _is_init(steps),
     )
+    if index.contradictions:
+        logger.warning(contradicted(index.contradictions, "trajectory_key"))
     first, lengths = index.trajectories()
     chains = index.follow(first, int(lengths.max()))
     return chains[chains >= 0], lengths

@@ -5,7 +5,7 @@ dimensions, one lane for every element of the leading dimensions of the written 
 is a ring of ``max_size // lanes`` rows; the rows of lane b are ``[b * size, (b + 1) * size)``.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -17,13 +17,15 @@ from rlx.transform.protocol import Neighbours
 
 Rows = NDArray[np.int64]
 Keys = Sequence[NestedKey]
+# Steps [*lane_shape, n]: a TensorDict, or the leaves of one by path.
+Steps = TensorDictBase | Mapping[tuple[str, ...], torch.Tensor]
 _MAX_MISSING = 3  # members that a message names
 
 
 class TrajectoryIndex(Neighbours, Protocol):
     """Order of the stored rows in time, whatever the order of writing.
 
-    The storage updates it with every write, so that no query takes time proportional to the number of stored steps.
+    It is brought up to date when somebody asks, in time proportional to the steps that were written since.
     """
 
     @property
@@ -57,6 +59,7 @@ class Storage(Protocol):
         is_in_files: whether a process that unpickles it shares the files instead of copying the steps,
             and a snapshot is written under the buffer's lock instead of from a copy.
         steps_may_differ: whether steps may differ in shapes and keys.
+        observation_keys: keys of observations, beside ``observation`` and ``pixels``.
 
     Example:
         >>> storage: rlx.buffer.Storage = rlx.buffer.LazyTensorStorage(100)
@@ -69,6 +72,7 @@ class Storage(Protocol):
     is_read_only: bool = False
     is_in_files: bool = False
     steps_may_differ: bool = False
+    observation_keys: Collection[tuple[str, ...]] = ()
 
     def __len__(self) -> int:
         """Return the number of stored rows."""

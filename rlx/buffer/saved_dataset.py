@@ -61,10 +61,12 @@ def save_dataset(storage: Storage, index: TrajectoryIndex, path: Path, saving: S
         raise SchemaMismatchError("the buffer has no steps: expected at least one to save")
     first = storage.row_at(np.zeros(1, np.int64))
     _check_excluded(storage, first, saving.exclude)
-    fields = _fields(_columns(storage, first, saving.exclude))
+    columns = _columns(storage, first, saving.exclude)
+    fields = _fields(columns, _observations(storage, index, columns))
+    notes = {"renamed": fields.renamed} if fields.renamed else {}
     shards = _shards(index)
     made = {"command": "ReplayBuffer.save_dataset", "rlx": version("rlx"), "parents": []}
-    described = Manifest(saving.id, saving.store, saving.codec.to_json(), fields.schema, lineage=[made])
+    described = Manifest(saving.id, saving.store, saving.codec.to_json(), fields.schema, notes=notes, lineage=[made])
     saved = _SavedSteps(storage, index, fields, saving.exclude)
 
     def write(writer: DatasetWriter, names: Sequence[str]) -> Sequence[ShardRecord]:
@@ -90,11 +92,13 @@ class _Fields:
     Args:
         paths: the leaf of every field but the flags.
         has_next: whether observations after the steps are stored.
+        renamed: new names of leaves under ``next`` that differ from those of the same name at the root.
     """
 
     schema: Schema
     paths: Mapping[str, LeafPath]
     has_next: bool
+    renamed: Mapping[str, str]
 
 
 def _check_excluded(storage: Storage, rows: Rows, exclude: Collection[LeafPath]) -> None:
@@ -131,7 +135,36 @@ def _refused(path: LeafPath, reason: str) -> SchemaMismatchError:
     )
 
 
-def _fields(columns: Columns) -> _Fields:
+def _observations(storage: Storage, index: TrajectoryIndex, columns: Columns) -> set[LeafPath]:
+    """Return the leaves to be stored once for two steps: observations, and others that are the next step's too."""
+    known = {*observed(columns, storage.observation_keys), *(path for path in columns if path[0] == "observation")}
+    others = {
+        path
+        for path, rows in columns.items()
+        if path not in known | _DERIVED
+        and (after := columns.get(("next", *path))) is not None
+        and (rows.dtype, rows.shape) == (after.dtype, after.shape)
+    }
+    for start in range(0, len(storage) if others else 0, _BLOCK_STEPS):
+        rows = storage.row_at(np.arange(start, min(start + _BLOCK_STEPS, len(storage))))
+        following = index.follow(rows, 2)[:, 1]
+        is_followed = following >= 0
+        after = storage.get(rows[is_followed], [("next", *path) for path in others])
+        now = storage.get(following[is_followed], list(others))
+        others = {path for path in others if not _differ(to_rows(now[path]), to_rows(after["next", *path])).any()}
+    return known | others
+
+
+def _differ(now: NDArray[Any], after: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return [n] whether rows differ, NaN equal to NaN."""
+    differ: Any = now != after
+    if now.dtype.kind == "f":
+        differ &= ~(np.isnan(now) & np.isnan(after))
+    found: NDArray[np.bool_] = differ.any(axis=tuple(range(1, differ.ndim)))
+    return found
+
+
+def _fields(columns: Columns, observations: Collection[LeafPath]) -> _Fields:
     if _REWARD not in columns:
         raise SchemaMismatchError(f"next/reward is missing, found {', '.join(sorted(map('/'.join, columns)))}")
     if _DONE not in columns and _TERMINATED not in columns:
@@ -140,7 +173,6 @@ def _fields(columns: Columns) -> _Fields:
         if columns[path][0].size != 1 or columns[path].dtype == object:
             found = f"{columns[path].dtype}{list(columns[path].shape[1:])}"
             raise SchemaMismatchError(f"{'/'.join(path)} is {found}: expected one number per step")
-    observations = {*observed(columns), *(path for path in columns if path[0] == "observation")}
     lacking = sorted(path for path in observations if ("next", *path) not in columns)
     if lacking and len(lacking) < len(observations):
         raise SchemaMismatchError(f"next/{'/'.join(lacking[0])} is missing: expected it, as of other observations")
@@ -151,14 +183,17 @@ def _fields(columns: Columns) -> _Fields:
             raise _refused(path, reason)
     fields: dict[str, Field] = {}
     paths: dict[str, LeafPath] = {}
+    renamed: dict[str, str] = {}
     for path in sorted(columns, key=lambda path: path not in observations):
         is_next = path[0] == "next"
         if path in _DERIVED or (is_next and path[1:] in observations):
             continue
         name = "/".join(path[1:] if is_next else path)
-        after = ("next", *path)
-        if (after in columns and after not in _DERIVED and path not in observations) or path == ("reward",):
+        if path == ("reward",):
             raise _refused(path, f"next/{name} is another value of the same name")
+        if is_next and path[1:] in columns and path[1:] not in _DERIVED:
+            old, name = name, "/".join((*path[1:-1], f"next_{path[-1]}"))
+            renamed[f"next/{old}"] = f"next/{name}"
         if name in fields:  # of a name with a slash
             raise _refused(path, f"another key would be saved as {name} too")
         role = Role.OBSERVATION if path in observations else Role.NEXT if is_next else Role.STEP
@@ -168,7 +203,7 @@ def _fields(columns: Columns) -> _Fields:
         except SchemaMismatchError as exc:
             raise _refused(path, str(exc)) from exc
         paths[name] = path
-    return _Fields(Schema({**fields, **FLAGS}), paths, not lacking)
+    return _Fields(Schema({**fields, **FLAGS}), paths, not lacking, renamed)
 
 
 def _shards(index: TrajectoryIndex) -> list[list[Rows]]:
@@ -272,8 +307,5 @@ def _torn(columns: Columns, fields: _Fields, steps: int) -> NDArray[np.bool_]:
     torn = np.zeros(steps, bool)
     for name in fields.schema.names(Role.OBSERVATION) if fields.has_next else ():
         now, after = columns[fields.paths[name]][1:], columns["next", *fields.paths[name]]
-        differ = now != after[: len(now)]
-        if now.dtype.kind == "f":
-            differ &= ~(np.isnan(now) & np.isnan(after[: len(now)]))
-        torn[: len(now)] |= differ.any(axis=tuple(range(1, differ.ndim)))
+        torn[: len(now)] |= _differ(now, after[: len(now)])
     return torn

@@ -290,13 +290,13 @@ def test_a_state_of_fewer_steps_than_it_says() -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
+        (lambda stored: stored["provenance"].update(marks=torch.zeros(9, dtype=torch.uint8)), "marks of 9 rows"),
+        (lambda stored: stored["provenance"].update(origin=torch.zeros(9)), "origin of 9 rows, expected 96"),
         (lambda stored: _index(stored)["segments"][0, 1].add_(1), "index of 97 steps, expected 96"),
         (lambda stored: _index(stored)["segments"][0, 0].fill_(1), "index of 96 steps, expected 96"),
         (lambda stored: _index(stored)["segments"][0, 2].fill_(10**6), "index names other trajectories than the"),
         (lambda stored: _index(stored).update(waiting=torch.tensor([[0, 1, 1, 0]])), "trajectories in unknown lanes"),
-        (lambda stored: _index(stored).update(waiting=torch.zeros(1)), r"has \[1\] waiting, expected \[n, 5\]"),
-        (lambda stored: stored["seams"].update(lanes=torch.ones(2, 2)), "seams of 2 lanes, expected 1"),
-        (lambda stored: stored["seams"].update(marked=torch.tensor([[96, 1]])), "rows up to 96, expected 96"),
+        (lambda stored: _index(stored).update(waiting=torch.zeros(1)), r"has \[1\] waiting, expected \[n, 4\]"),
         (lambda stored: stored.update(lane_shape=[2]), r"lanes of shape \[2\], expected 0 dimensions"),
         (lambda stored: stored["tail"].add_(1), "lanes longer than the 96 rows they have"),
     ],

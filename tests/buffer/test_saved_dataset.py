@@ -175,9 +175,6 @@ def test_what_a_dataset_cannot_hold_is_refused_before_anything_is_written(tmp_pa
 
     halves = episode(1, 3, value=torch.zeros(3, dtype=torch.bfloat16))
     refused(halves, "value cannot be saved: torch.bfloat16")
-    values = episode(1, 3, state_value=torch.zeros(3, 1))
-    values["next", "state_value"] = torch.zeros(3, 1)
-    refused(values, "state_value cannot be saved: next/state_value is another value")
     refused(episode(1, 3, reward=torch.zeros(3, 1)), "reward cannot be saved: next/reward")
     wide = episode(1, 3)
     wide["next", "observation"] = wide["next", "observation"].double()
@@ -197,8 +194,23 @@ def test_what_a_dataset_cannot_hold_is_refused_before_anything_is_written(tmp_pa
     values_alone = TensorDict({"observation": torch.zeros(2), "next": {"reward": torch.zeros(2)}}, [2])
     with pytest.raises(SamplingError, match="no trajectories"):
         buffer_of(values_alone).save_dataset(tmp_path / "saved")
-    buffer_of(values).save_dataset(tmp_path / "saved", exclude=[("next", "state_value")])
-    assert "state_value" in rlx.open(tmp_path / "saved").schema
+
+
+@pytest.mark.parametrize("key", [("value",), ("info", "lives"), ("discount",), ("state_value",)])
+def test_a_key_under_next_that_is_another_value_is_saved_beside_it(key: tuple[str, ...], tmp_path: Path) -> None:
+    steps = episode(1, 6)
+    now, after = torch.rand(6, 1), torch.rand(6, 1)
+    steps[key], steps["next", *key] = now, after
+    buffer_of(steps).save_dataset(tmp_path / "saved")
+    saved = rlx.open(tmp_path / "saved")
+    assert saved.trajectories.length.tolist() == [6]
+    renamed = (*key[:-1], f"next_{key[-1]}")
+    assert torch.equal(saved[:][key].reshape(6, 1), now)
+    assert torch.equal(saved[:]["next", *renamed].reshape(6, 1), after)
+    assert saved.manifest.notes["renamed"] == {"/".join(("next", *key)): "/".join(("next", *renamed))}
+    steps[key][1:] = after[:-1]
+    buffer_of(steps).save_dataset(tmp_path / "once")
+    assert torch.equal(rlx.open(tmp_path / "once")[:]["next", *key].reshape(6, 1), after)
 
 
 def test_one_key_to_exclude_and_an_unknown_store(tmp_path: Path) -> None:

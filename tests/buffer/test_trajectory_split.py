@@ -72,11 +72,14 @@ def test_it_agrees_with_going_step_by_step(data: st.DataObject) -> None:
 
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**32), pieces=st.integers(1, 8), rows=st.integers(1, 3))
-def test_sources_that_use_the_same_ids_are_told_apart(seed: int, pieces: int, rows: int) -> None:
+def test_pieces_of_sources_are_put_together_by_their_ids(seed: int, pieces: int, rows: int) -> None:
     rng = np.random.default_rng(seed)
     sources = [Collected(number, (rows,), 5, says_init=False, alike=True) for number in range(3)]
     taken = [sources[rng.integers(3)].take(int(rng.integers(1, 7)), blind=False) for _ in range(pieces)]
     joined: Any = torch.cat(cast("list[Any]", taken), 1)
+    joined["collector", "traj_ids"] += 1000 * joined["code"][..., 0]
+    joined["value"], joined["next", "value"] = torch.rand(2, *joined.shape)  # which say nothing
+    joined["observation"][rng.random(joined.shape) < 0.2] += 1e-6  # ids decide
     split = split_trajectories(joined)
     found = [
         [tuple(code) for code in row[real].tolist()]
@@ -87,6 +90,25 @@ def test_sources_that_use_the_same_ids_are_told_apart(seed: int, pieces: int, ro
         for source, trajectory, step in row:
             expected.setdefault((lane, source, trajectory), []).append((source, trajectory, step))
     assert found == list(expected.values())
+
+
+def test_an_observation_that_contradicts_an_id_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    steps = steps_of([[0, 0, 0, 0]]).reshape(-1)
+    steps["next", "observation"] = torch.tensor([2, 3, 9, 5])
+    assert split_trajectories(steps)["observation"].tolist() == [[1, 2, 3, 4]]
+    assert "1 step does not start" in caplog.text
+    caplog.clear()
+    split_trajectories(steps, trajectory_key=("collector", "traj_ids"))
+    assert not caplog.text
+
+
+def test_a_slice_across_the_wrap_of_a_ring_is_one_piece() -> None:
+    steps = steps_of([[0] * 6]).reshape(-1)
+    steps["index"] = torch.tensor([7, 8, 9, 0, 1, 2])
+    for one in (steps.clone(), steps.clone().set(("next", "observation"), steps["observation"] + 1)):
+        assert split_trajectories(one)["observation"].tolist() == [[1, 2, 3, 4, 5, 6]]
+    steps["index"] = torch.tensor([7, 8, 9, 20, 21, 22])  # rows of a dataset that do not follow each other
+    assert split_trajectories(steps)["observation"].tolist() == [[1, 2, 3], [4, 5, 6]]
 
 
 def test_texts_are_padded_with_empty_ones() -> None:

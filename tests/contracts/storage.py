@@ -356,13 +356,14 @@ class StorageContract(ABC):
 
     # Every storage's test class runs it.
     @settings(max_examples=30, suppress_health_check=[HealthCheck.differing_executors])
-    @given(seed=st.integers(0, 2**32), lanes=st.integers(1, 3), size=st.integers(1, 12))
-    def test_it_keeps_what_a_list_keeps(self, seed: int, lanes: int, size: int) -> None:
+    @given(seed=st.integers(0, 2**32), lanes=st.integers(1, 3), size=st.integers(1, 12), asks=st.floats(0, 1))
+    def test_it_keeps_what_a_list_keeps(self, seed: int, lanes: int, size: int, asks: float) -> None:
         rng = np.random.default_rng(seed)
         storage, oracle = self.make(lanes * size, ndim=2), Oracle(size, lanes)
         kept: dict[int, int] = {}
         for _ in range(int(rng.integers(1, 8))):
-            count = int(rng.integers(1, 2 * size + 2))
+            # Of a write that overwrites itself, what several lanes had in common is not known.
+            count = int(rng.integers(1, 2 * size + 2 if kept and lanes == 1 else size + 1))
             rows = oracle.rows(list(range(lanes)), count)
             numbers = rng.integers(0, 10) + np.arange(lanes * count).reshape(lanes, count)
             ids: NDArray[np.int64] = np.repeat(rng.integers(0, 3, (lanes, count)), 2, axis=1)[:, :count]
@@ -371,6 +372,10 @@ class StorageContract(ABC):
             written = written.exclude(("next", "observation"))  # ids and flags alone say what follows what
             assert storage.append(written).reshape(-1).tolist() == rows.tolist()
             oracle.write(rows, ids.reshape(-1), done.reshape(-1))
+            if not kept:
+                storage.index().elapsed(rows[:0])  # which is exact from now on, whether or not anybody asks
+            if rng.random() < asks:
+                assert_same(storage.index(), oracle, has_ids=True)
             kept |= dict(zip(rows.tolist(), numbers.reshape(-1).tolist(), strict=True))
         found = storage.get(np.array(list(kept), np.int64))
         assert found["action", "move"].tolist() == list(kept.values())

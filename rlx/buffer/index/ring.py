@@ -16,6 +16,7 @@ class Ring:
     Attributes:
         head: [lanes] time of the oldest step that is stored.
         tail: [lanes] time of the next step to be written.
+        pushes: how often steps were added.
 
     Example:
         >>> ring = Ring(size=4)
@@ -29,12 +30,14 @@ class Ring:
         self.lanes = lanes
         self.head = np.zeros(lanes, np.int64)
         self.tail = np.zeros(lanes, np.int64)
+        self.pushes = 0
 
     def __len__(self) -> int:
         return int((self.tail - self.head).sum())
 
     def push(self, lanes: Rows, steps: Rows) -> None:
         """Advance each of these lanes, all different, by a number of steps; the oldest steps are overwritten."""
+        self.pushes += 1
         self.tail[lanes] += steps
         np.maximum(self.head, self.tail - self.size, out=self.head)
 
@@ -65,6 +68,15 @@ class Ring:
         if empty.any():
             raise IndexError(f"row {self._first(rows, empty)} is empty: {len(self):,} steps are stored")
         return lane, time
+
+    def check(self, rows: Rows) -> None:
+        """Raise IndexError unless a step is stored at each of these rows."""
+        filled = len(self)
+        if len(rows) and (filled == self.size * self.lanes or (self.lanes == 1 and not self.head[0])):
+            lowest, highest = rows.min(), rows.max()  # of a storage that is full, or fills up from its first row
+            if lowest >= 0 and highest < filled:
+                return
+        self.locate(rows)
 
     def holds(self, rows: Rows) -> NDArray[np.bool_]:
         """Return [n] whether a step is stored at each row."""

@@ -5,44 +5,66 @@ chained, so that chunks of workers that alternate are joined again; overwritten 
 long as the storage.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlx.buffer.index.continuity import UNKNOWN, Flags
-from rlx.buffer.index.open_trajectories import OpenTrajectories
+from rlx.buffer.index.continuity import Evidence, Flags
 from rlx.buffer.index.ring import LaneLog, Records, Ring, distinct, sum_within
 from rlx.buffer.protocol import Rows
 from rlx.errors import SchemaMismatchError
 
 _SEGMENT = np.dtype(
-    [
-        (name, "i8")
-        for name in (
-            "lane",
-            "time",
-            "length",
-            "trajectory",
-            "before",
-            "previous",
-            "next",
-            "serial",
-            "begins",
-            "expects",
-        )
-    ]
+    [(name, "i8") for name in ("lane", "time", "length", "trajectory", "before", "previous", "next", "serial")]
     + [("detached", "?"), ("sealed", "?")]
 )
 _TRAJECTORY = np.dtype(
-    [(name, "i8") for name in ("head", "tail", "lane", "id", "length", "born", "expects")]
-    + [("is_open", "?"), ("is_spread", "?")]
+    [(name, "i8") for name in ("head", "tail", "lane", "id", "length", "born")] + [("is_open", "?"), ("is_spread", "?")]
 )
-# Columns of a checkpoint.
-_COLUMNS = {"segments": 8, "trajectories": 3, "waiting": 5}
-# Columns that older checkpoints lack: evidence of the order of segments.
-_DIGESTS = {"segments": 2, "trajectories": 0, "waiting": 1}
+# Columns of a checkpoint; those of older ones have more, which are no longer needed.
+_COLUMNS = {"segments": 6, "trajectories": 3, "waiting": 4}
+# Open trajectories of which nothing is stored any more that are remembered, in case a step of them still comes.
+MAX_WAITING = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Runs [m] of consecutive steps of one trajectory each, in the order of their writing.
+
+    Attributes:
+        length: [m] steps, at least 1.
+        ids: [m] the id of each; None keeps every lane to itself.
+        ends: [m] whether nothing follows the run in its trajectory.
+        lost: [m] steps that the trajectory had before, if it is new with this run.
+        detached: [m] whether the run is new whatever is open.
+        sealed: [m] whether nothing may follow the run.
+        writes: [m, 2] numbers of the writes that the first and the last step belong to.
+        agrees: [m] whether the run starts where the step in the row before led to.
+        wandering: ids known to move between lanes, though several lanes have them here.
+    """
+
+    lane: Rows
+    length: Rows
+    ids: Rows | None
+    ends: Flags
+    lost: Rows
+    detached: Flags
+    sealed: Flags
+    writes: Rows
+    agrees: Flags
+    wandering: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, lane: Rows, length: Rows, ids: Rows | None, ends: Flags, **known: Any) -> "Runs":
+        """Return runs of one write; what is not given is not so."""
+        none, zeros = np.zeros(len(lane), bool), np.zeros(len(lane), np.int64)
+        blank = {"lost": zeros, "detached": none, "sealed": none, "agrees": none, "writes": np.stack([zeros, zeros], 1)}
+        return cls(lane, length, ids, ends, **{**blank, **known})
 
 
 class Segments:
@@ -53,20 +75,23 @@ class Segments:
 
     Attributes:
         table: the segments. ``time``: of the first step ever written. ``before``: steps of the trajectory before it.
-            ``detached``: it follows nothing that is stored. ``sealed``: nothing may follow it. ``begins``, ``expects``:
-            digests of what its first step starts from and of what must follow its last one.
+            ``detached``: it follows nothing that is stored. ``sealed``: nothing may follow it.
         trajectories: ``head`` and ``tail``: the first and the last stored segment, -1 without. ``length``: steps up to
             the last one, overwritten ones included. ``lane``: where it is going on. ``born``: orders first writes.
+        strays: how many writes began with the id of an open trajectory, but elsewhere than where one led to.
     """
 
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
         self.log = LaneLog(ring.lanes)
+        self.strays = 0
         self._records = Records(np.zeros(1, _SEGMENT))
         blank = np.zeros(1, _TRAJECTORY)
         blank["head"] = -1
         self._trajectories = Records(blank)
-        self._open = OpenTrajectories()
+        self._open: dict[int, dict[int, list[int]]] = {}  # by id: the open trajectories, by the lane they are in
+        self._waiting: dict[int, tuple[int, int]] = {}  # (id, lane) of those without stored steps, the oldest first
+        self._led_to: dict[int, bytes] = {}  # where open trajectories led to, if anybody asked
         self._serial = 0
 
     @property
@@ -79,52 +104,145 @@ class Segments:
         """The trajectories by number."""
         return self._trajectories.table
 
-    def append(
-        self,
-        lane: Rows,
-        length: Rows,
-        ids: Rows | None,
-        done: Flags,
-        *,
-        lost: Rows | None = None,
-        detached: Flags | None = None,
-        sealed: Flags | None = None,
-        begins: Rows | None = None,
-        expects: Rows | None = None,
-        wandering: Set[int] = frozenset(),
-    ) -> None:
-        """Add runs [m] of consecutive steps of one trajectory each, every one where its lane stands.
+    def append(self, runs: Runs, evidence: Evidence | None = None) -> None:
+        """Add runs [m], every one where its lane stands.
 
         Args:
-            length: the steps of each, at least 1.
-            ids: the id of each, or None.
-            lost: steps that the trajectory had before, if it is new with this run.
-            detached: whether the run is new whatever is open.
-            sealed: whether nothing may follow the run.
-            begins: digest of what each starts from; without, the id alone decides what it continues.
-            wandering: ids known to move between lanes, though several lanes have them here.
+            evidence: what decides where several sources may bring the same id, or no ids; without, the order decides.
         """
-        nothing = np.zeros(len(lane), bool)
-        detached, sealed = nothing if detached is None else detached, nothing if sealed is None else sealed
-        unknown = np.full(len(lane), UNKNOWN, np.int64)
-        begins, expects = unknown if begins is None else begins, unknown if expects is None else expects
-        spare = self._trajectories.take(len(lane))
-        trajectory, run, closed = self._open.assign(
-            lane, ids, done | sealed, detached, begins, expects, spare, wandering
-        )
+        spare = self._trajectories.take(len(runs.lane))
+        trajectory, run, closed = self._assign(runs, evidence, spare)
         used = len(run)
         self._trajectories.give(spare[used:])
         new = np.zeros(used, _TRAJECTORY)
         new["head"] = new["tail"] = -1
-        new["lane"], new["id"] = lane[run], 0 if ids is None else ids[run]
-        new["length"], new["born"] = 0 if lost is None else lost[run], self._serial + run
+        new["lane"], new["id"] = runs.lane[run], 0 if runs.ids is None else runs.ids[run]
+        new["length"], new["born"] = runs.lost[run], self._serial + run
         new["is_open"] = True
         self.trajectories[spare[:used]] = new
-        self._chain(_runs(lane, length, trajectory, detached, sealed, begins, expects))
+        segments = np.zeros(len(runs.lane), _SEGMENT)
+        segments["lane"], segments["length"], segments["trajectory"] = runs.lane, runs.length, trajectory
+        segments["detached"], segments["sealed"] = runs.detached, runs.sealed
+        self._chain(segments)
         self.trajectories["is_open"][closed] = False
         self._bury(closed)
-        self._trim(distinct(lane)[0])
-        self._trajectories.give(self._open.forget())
+        self._trim(distinct(runs.lane)[0])
+        self._forget()
+
+    def _assign(self, runs: Runs, evidence: Evidence | None, spare: Rows) -> tuple[Rows, Rows, Rows]:
+        """Return [m] the trajectory of each run; [k] the run that each new one starts with, numbered by the first k
+        spare numbers; and [n] those that nothing can follow now.
+
+        Within a write, equal ids are one trajectory. Across writes, a run continues an open trajectory of its id that
+        led to where it starts: that of the row before, else the only one that did. Where several did it continues none:
+        that two sources become one is worse than that one becomes two.
+        """
+        first = self.ring.tail[runs.lane] + sum_within(runs.lane, runs.length)
+        digests = _Digests(evidence, self.ring.row(runs.lane, first), self.ring.row(runs.lane, first + runs.length - 1))
+        ids = np.zeros(len(runs.lane), np.int64) if runs.ids is None else runs.ids
+        local = _in_several_lanes(runs.writes[:, 0], ids, runs.lane)
+        lanes = distinct(runs.lane)[0]
+        newest = self.log.last(lanes)
+        row_before = dict(
+            zip(lanes.tolist(), np.where(newest < 0, -1, self.table["trajectory"][newest]).tolist(), strict=True)
+        )
+        unused = iter(spare.tolist())
+        trajectory: list[int] = []
+        started_by: list[int] = []
+        closed: list[int] = []
+        written: dict[tuple[int, int], tuple[int, int]] = {}  # by id and lane: the trajectory, and its last write
+        newest_run: dict[int, int] = {}  # the last run of each trajectory
+        columns = (ids, runs.lane, runs.ends | runs.sealed, runs.detached, runs.agrees, *runs.writes.T)
+        for run, (key, lane, ends, is_new, agrees, begins_in, ends_in) in enumerate(
+            zip(*(column.tolist() for column in columns), strict=True)
+        ):
+            number, in_write = written.get((key, lane), (-1, -1))
+            if in_write != begins_in or runs.ids is None:
+                number = -1
+            its_lane = lane
+            if number < 0 and not (is_new and evidence):
+                is_local = runs.ids is None or ((begins_in, key) in local and key not in runs.wandering)
+                matches = self._matches(key, lane, is_local=is_local)
+                is_known = agrees and list(matches.values()) == [[row_before[lane]]]
+                if evidence and matches and not is_known:
+                    matches = self._that_led_to(matches, digests, run, newest_run)
+                    self.strays += not matches and runs.ids is not None
+                its_lane = lane if lane in matches or len(matches) != 1 else next(iter(matches))
+                found = matches.get(its_lane, ())
+                number = found[0] if len(found) == 1 else -1
+            if number >= 0:
+                self._take(number, key, its_lane)
+                written.pop((key, its_lane), None)
+                if is_new:
+                    closed.append(number)
+            if number < 0 or is_new:
+                number = next(unused)
+                started_by.append(run)
+            trajectory.append(number)
+            newest_run[number] = run
+            row_before[lane] = number
+            if ends:
+                closed.append(number)
+                written.pop((key, lane), None)
+            else:
+                written[key, lane] = number, ends_in
+                self._open.setdefault(key, {}).setdefault(lane, []).append(number)
+        return np.array(trajectory, np.int64), np.array(started_by, np.int64), np.array(closed, np.int64)
+
+    def count_open(self, ids: Rows) -> Rows:
+        """Return [n] how many trajectories of each id are open."""
+        return np.array([sum(map(len, self._open.get(key, {}).values())) for key in ids.tolist()], np.int64)
+
+    def _matches(self, key: int, lane: int, *, is_local: bool) -> dict[int, list[int]]:
+        """Return the open trajectories of an id, by lane."""
+        lanes = self._open.get(key, {})
+        return {lane: lanes[lane]} if is_local and lane in lanes else {} if is_local else lanes
+
+    def _that_led_to(
+        self, matches: Mapping[int, list[int]], digests: "_Digests", run: int, newest_run: Mapping[int, int]
+    ) -> dict[int, list[int]]:
+        """Return those of open trajectories that led to where a run starts, by lane.
+
+        Where one led to may be overwritten; it matches if there is no other of its id.
+        """
+        only = sum(map(len, matches.values())) == 1
+        found: dict[int, list[int]] = {}
+        for lane, numbers in matches.items():
+            for number in numbers:
+                if number in newest_run:
+                    self._led_to[number] = digests.end(newest_run[number])
+                elif number not in self._led_to and self.trajectories["tail"][number] >= 0:
+                    tail = self.table[self.trajectories["tail"][number]]
+                    row = self.ring.row(tail["lane"], tail["time"] + tail["length"] - 1)
+                    self._led_to[number] = digests.end_at(row)
+                led_to = self._led_to.get(number)
+                if led_to == digests.start(run) or (led_to is None and only):
+                    found.setdefault(lane, []).append(number)
+        return found
+
+    def _take(self, number: int, key: int, lane: int) -> None:
+        """Remove an open trajectory."""
+        lanes = self._open[key]
+        lanes[lane].remove(number)
+        if not lanes[lane]:
+            del lanes[lane]
+        if not lanes:
+            del self._open[key]
+        self._waiting.pop(number, None)
+        self._led_to.pop(number, None)
+
+    def trim(self, head: Rows) -> None:
+        """Drop what is older than these times [lanes], which are not after the lanes' ends."""
+        np.maximum(self.ring.head, head, out=self.ring.head)
+        self._trim(np.flatnonzero(self.ring.head < self.ring.tail))
+
+    def _forget(self) -> None:
+        """Remove the oldest open trajectories without stored steps beyond the limit."""
+        if len(self._waiting) > MAX_WAITING:
+            oldest = list(islice(self._waiting.items(), len(self._waiting) - MAX_WAITING))
+            for number, place in oldest:
+                self._take(number, *place)
+            self._trajectories.give(np.array([number for number, _ in oldest]))
 
     def _chain(self, run: NDArray[np.void]) -> None:
         """Append runs as segments, or extend the last segment of a lane, and link them to their predecessors."""
@@ -149,7 +267,7 @@ class Segments:
         known["head"] = np.where(known["head"] < 0, number[first], known["head"])
         known["tail"], known["length"] = number[last], run["before"][last] + length[last]
         known["is_spread"] |= np.bincount(inverse, lane != known["lane"][inverse]) > 0
-        known["lane"], known["expects"] = lane[last], run["expects"][last]
+        known["lane"] = lane[last]
         self.trajectories[owners] = known
         self._serial += len(lane)
 
@@ -169,7 +287,7 @@ class Segments:
         joins, new = number == newest, number != newest
         at = number[joins]
         self.table["length"][at] += run["length"][joins]
-        for name in ("next", "sealed", "expects"):
+        for name in ("next", "sealed"):
             self.table[name][at] = run[name][joins]
         self.table[number[new]] = run[new]
         self.log.append(run["lane"][new], run["time"][new], number[new])
@@ -200,7 +318,8 @@ class Segments:
         self.trajectories["tail"][empty] = -1
         found = self.trajectories[empty]
         waiting = found["is_open"]
-        self._open.wait(empty[waiting], *(found[name][waiting] for name in ("id", "lane", "expects")))
+        places = zip(found["id"][waiting].tolist(), found["lane"][waiting].tolist(), strict=True)
+        self._waiting.update(zip(empty[waiting].tolist(), places, strict=True))
         self._trajectories.give(empty[~waiting])
 
     def _split(self, trajectory: int, dead: Rows) -> None:
@@ -247,28 +366,31 @@ class Segments:
 
     def remember(self, other: "Segments") -> None:
         """Restore the open trajectories without stored steps."""
-        for number, place in other._open.waiting.items():
-            mine = self._trajectories.take(1)
+        for number, (key, lane) in other._waiting.items():
+            (mine,) = self._trajectories.take(1).tolist()
             self.trajectories[mine] = other.trajectories[number]
-            self._open.put(int(mine[0]), *place)
+            self._wait(mine, key, lane)
+            if number in other._led_to:
+                self._led_to[mine] = other._led_to[number]
+
+    def _wait(self, number: int, key: int, lane: int) -> None:
+        self._open.setdefault(key, {}).setdefault(lane, []).append(number)
+        self._waiting[number] = key, lane
 
     @property
     def waiting(self) -> Rows:
         """[n] the open trajectories without stored steps, the oldest first."""
-        return np.array(list(self._open.waiting), np.int64)
+        return np.array(list(self._waiting), np.int64)
 
     @property
     def serial(self) -> int:
         """How many runs were added."""
         return self._serial
 
-    def mark(self, detached: Flags, sealed: Flags, begins: Rows, expects: Rows) -> None:
+    def mark(self, detached: Flags, sealed: Flags) -> None:
         """Set these columns of all segments, in the order of their writing."""
         number = self.in_order()
         self.table["detached"][number], self.table["sealed"][number] = detached, sealed
-        self.table["begins"][number], self.table["expects"][number] = begins, expects
-        found = np.flatnonzero(self.trajectories["head"] >= 0)
-        self.trajectories["expects"][found] = self.table["expects"][self.trajectories["tail"][found]]
 
     def in_order(self) -> Rows:
         """Return [n] all segments, in the order of their writing."""
@@ -281,31 +403,60 @@ class Segments:
         Args:
             ids: [N] the id of each.
             born: [N] what orders their first writes.
-            waiting: [n, 5] id, lane, length, born and expects of those that are open and of which nothing is stored.
+            waiting: [n, 4] id, lane, length and born of those that are open and of which nothing is stored.
         """
         found = np.flatnonzero(self.trajectories["head"] >= 0)
         number = np.empty(len(found), np.int64)
         number[self.trajectories["id"][found]] = found
         self.trajectories["id"][number], self.trajectories["born"][number] = ids, born
-        self._open = OpenTrajectories()
+        self._open = {}
         for record in number[self.trajectories["is_open"][number]].tolist():
-            found_one = self.trajectories[record]
-            self._open.hold(record, *(int(found_one[name]) for name in ("id", "lane", "expects")))
-        for (key, lane, length, first, expect), record in zip(
+            key, lane = (int(self.trajectories[name][record]) for name in ("id", "lane"))
+            self._open.setdefault(key, {}).setdefault(lane, []).append(record)
+        for (key, lane, length, first), record in zip(
             waiting.tolist(), self._trajectories.take(len(waiting)).tolist(), strict=True
         ):
-            self.trajectories[record] = (-1, -1, lane, key, length, first, expect, True, False)
-            self._open.put(record, key, lane, expect)
+            self.trajectories[record] = (-1, -1, lane, key, length, first, True, False)
+            self._wait(record, key, lane)
         self._serial = serial
 
 
-def _runs(
-    lane: Rows, length: Rows, trajectory: Rows, detached: Flags, sealed: Flags, begins: Rows, expects: Rows
-) -> NDArray[np.void]:
-    runs = np.zeros(len(lane), _SEGMENT)
-    runs["lane"], runs["length"], runs["trajectory"] = lane, length, trajectory
-    runs["detached"], runs["sealed"], runs["begins"], runs["expects"] = detached, sealed, begins, expects
-    return runs
+class _Digests:
+    """Digests of where runs start and end, made when the first of them is asked for.
+
+    Args:
+        first: [m] the row that each run starts at.
+        last: [m] the row that it ends at.
+    """
+
+    def __init__(self, evidence: Evidence | None, first: Rows, last: Rows) -> None:
+        self._evidence = evidence
+        self._rows = first, last
+        self._known: tuple[list[bytes], list[bytes]] | None = None
+
+    def _both(self) -> tuple[list[bytes], list[bytes]]:
+        if self._known is None:
+            assert self._evidence is not None, "asked only where there is evidence"
+            self._known = self._evidence.starts(self._rows[0]), self._evidence.ends(self._rows[1])
+        return self._known
+
+    def start(self, run: int) -> bytes:
+        return self._both()[0][run]
+
+    def end(self, run: int) -> bytes:
+        return self._both()[1][run]
+
+    def end_at(self, row: Rows) -> bytes:
+        assert self._evidence is not None, "asked only where there is evidence"
+        return self._evidence.ends(np.atleast_1d(row))[0]
+
+
+def _in_several_lanes(writes: Rows, ids: Rows, lane: Rows) -> set[tuple[int, int]]:
+    """Return the ids, each after its write, that come up in more than one lane of it: they cannot be one trajectory."""
+    if len(lane) == 0 or lane.min() == lane.max():
+        return set()
+    pairs = np.unique(np.stack([writes, ids, lane]), axis=1)[:2]
+    return {(int(write), int(key)) for write, key in pairs[:, 1:][:, (pairs[:, 1:] == pairs[:, :-1]).all(axis=0)].T}
 
 
 def empty_segments(size: int, head: Rows) -> Segments:
@@ -319,9 +470,9 @@ def save_segments(segments: Segments) -> dict[str, torch.Tensor]:
     """Return the stored part of every trajectory.
 
     Returns:
-        ``segments`` [n, 8], in the order of their writing: lane, stored steps, trajectory, steps lost before,
-        detached, sealed, begins, expects. ``trajectories`` [N, 3]: id, born, open. ``waiting`` [w, 5]: id, lane,
-        length, born, expects of those that are open and of which nothing is stored. ``serial`` [1]. All int64.
+        ``segments`` [n, 6], in the order of their writing: lane, stored steps, trajectory, steps lost before,
+        detached, sealed. ``trajectories`` [N, 3]: id, born, open. ``waiting`` [w, 4]: id, lane, length, born of those
+        that are open and of which nothing is stored. ``serial`` [1]. All int64.
     """
     number = segments.in_order()
     table = segments.table[number]
@@ -336,10 +487,10 @@ def save_segments(segments: Segments) -> dict[str, torch.Tensor]:
         length,
         trajectory,
         lost,
-        *(table[name] for name in ("detached", "sealed", "begins", "expects")),
+        *(table[name] for name in ("detached", "sealed")),
     )
     waiting = segments.trajectories[segments.waiting]
-    remembered = [waiting[name] for name in ("id", "lane", "length", "born", "expects")]
+    remembered = [waiting[name] for name in ("id", "lane", "length", "born")]
     return {
         "segments": torch.from_numpy(np.stack(columns, axis=1).astype(np.int64)),
         "trajectories": torch.from_numpy(np.stack([owners["id"], owners["born"], owners["is_open"]], axis=1)),
@@ -351,7 +502,7 @@ def save_segments(segments: Segments) -> dict[str, torch.Tensor]:
 def load_segments(ring: Ring, state: Mapping[str, torch.Tensor]) -> Segments:
     """Restore the segments that ``save_segments`` wrote, over lanes in the same state."""
     table = {name: _table(state[name], name) for name in _COLUMNS}
-    lane, length, trajectory, lost, detached, sealed, begins, expects = table["segments"].T
+    lane, length, trajectory, lost, detached, sealed = table["segments"].T
     ids, born, is_open = table["trajectories"].T
     inside = ((lane >= 0) & (lane < ring.lanes) & (length > 0) & (length <= ring.size) & (lost >= 0)).all()
     if not inside or (ring.tail - ring.head != np.bincount(lane, length, ring.lanes)).any():
@@ -367,15 +518,14 @@ def load_segments(ring: Ring, state: Mapping[str, torch.Tensor]) -> Segments:
     ends[last] = is_open == 0
     segments = empty_segments(ring.size, ring.head)
     if len(lane):
-        segments.append(lane, length, trajectory, ends, lost=lost, wandering=set(trajectory.tolist()))
-    segments.mark(detached.astype(bool), sealed.astype(bool), begins, expects)
+        segments.append(Runs.of(lane, length, trajectory, ends, lost=lost, wandering=frozenset(trajectory.tolist())))
+    segments.mark(detached.astype(bool), sealed.astype(bool))
     segments.rename(ids, born, waiting, int(state["serial"][0]))
     return segments
 
 
 def _table(saved: torch.Tensor, name: str) -> Rows:
-    columns, digests = _COLUMNS[name], _DIGESTS[name]
-    if saved.dtype != torch.int64 or saved.ndim != 2 or saved.shape[1] not in (columns, columns - digests):
-        raise SchemaMismatchError(f"checkpoint: index has {list(saved.shape)} {name}, expected [n, {columns}]")
-    missing = columns - saved.shape[1]
-    return np.pad(saved.numpy(), ((0, 0), (0, missing)), constant_values=UNKNOWN)
+    if saved.dtype != torch.int64 or saved.ndim != 2 or saved.shape[1] < _COLUMNS[name]:
+        raise SchemaMismatchError(f"checkpoint: index has {list(saved.shape)} {name}, expected [n, {_COLUMNS[name]}]")
+    columns: Rows = saved.numpy()[:, : _COLUMNS[name]]
+    return columns

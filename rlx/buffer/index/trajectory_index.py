@@ -1,20 +1,21 @@
 """The index of a ring storage: which row follows which in time, also of interleaved trajectories."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import count
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlx.buffer.index.continuity import UNKNOWN, Flags, Links, StoredLinks
+from rlx.buffer.index.continuity import Evidence, Facts, Flags
 from rlx.buffer.index.ring import Ring
-from rlx.buffer.index.segments import Segments, empty_segments, load_segments, save_segments
+from rlx.buffer.index.segments import Runs, Segments, empty_segments, load_segments, save_segments
 from rlx.buffer.protocol import Rows
 
-# Ids (or None), done, and links between steps (or None), of the steps at rows.
-Columns = Callable[[Rows], tuple[Rows | None, Flags, Links | StoredLinks | None]]
+# What is declared of the steps at rows.
+Columns = Callable[[Rows], Facts]
 _GENERATIONS = count(step=1 << 40)
 
 
@@ -26,14 +27,18 @@ def first_generation() -> int:
 class RingTrajectoryIndex:
     """Trajectories by id, by flags that end them, or by both; a look-up is one binary search among segments.
 
-    A chunk continues the open trajectory of its id in its lane, if it begins with the last next observation of that one
-    (``rlx.buffer.index.continuity``); otherwise that in another lane, unless several lanes have the id: then each
-    numbers its own. After the end of a trajectory, its id stands for a new one. Without ids the steps of a
-    lane follow each other until a flag ends the trajectory.
+    Within a write, steps of one id follow each other. What a write begins with continues the open trajectory of its id
+    in its lane, or that in another lane, unless several lanes of the write have the id: then each numbers its own.
+    Where several sources may bring the same id, observations decide (``rlx.buffer.index.continuity``). After the end of
+    a trajectory, its id stands for a new one. Without ids the steps of a lane follow each other until a flag ends the
+    trajectory.
 
     Args:
-        head: [lanes] time of the next step of each lane, if earlier steps are lost.
-        columns: returns ids (or None) and done of the steps at rows; required by ``changed``.
+        ring: the lanes whose steps are indexed when somebody asks; without, those of ``write``.
+        columns: returns what is declared of the steps at rows; required with a ring, and by ``changed``.
+
+    Attributes:
+        contradictions: steps whose observation is not the next one of the step that their id says they follow.
 
     Example:
         >>> index = RingTrajectoryIndex(size=8)
@@ -43,66 +48,191 @@ class RingTrajectoryIndex:
                [ 2,  3, -1]])
     """
 
-    def __init__(self, size: int, lanes: int = 1, *, head: Rows | None = None, columns: Columns | None = None) -> None:
-        self.generation = first_generation()
+    def __init__(self, size: int, lanes: int = 1, *, ring: Ring | None = None, columns: Columns | None = None) -> None:
+        self.contradictions = 0
+        self._generation = first_generation()
+        self._ring = ring
         self._columns = columns
         self._stale: Rows | None = None
-        self._segments = empty_segments(size, np.zeros(lanes, np.int64) if head is None else head)
+        self._segments = empty_segments(size, np.zeros(lanes, np.int64))
+        self._segments.ring.pushes = -1  # nothing of the ring is indexed
 
-    @classmethod
-    def of(cls, ring: Ring, columns: Columns) -> Self:
-        """Return the index of the stored steps of a ring, as if lane after lane had been written."""
-        index = cls(ring.size, ring.lanes, head=ring.head, columns=columns)
-        if len(ring):
-            rows = ring.row_at(np.arange(len(ring)))
-            ids, done, links = columns(rows)
-            start, last, run = _runs(rows // ring.size, ids, done, links)
-            # As far as is known, steps lost in a lane belonged to the trajectory that it starts with now.
-            is_first = np.diff(run[0], prepend=-1) != 0
-            lost = (is_first & (ring.head[run[0]] > 0)).astype(np.int64)
-            index._segments.append(*run, **_evidence(links, start, last) | {"lost": lost})
-        return index
+    @property
+    def generation(self) -> int:
+        """Changes with every write, and differs between indices."""
+        return self._generation + (0 if self._ring is None else self._ring.pushes)
+
+    def before_overwriting(self, head: Rows) -> None:
+        """Index steps before the times [lanes] ``head``, which are about to be overwritten."""
+        if (head > self._segments.ring.tail).any():
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Index the steps that were written to the ring since the last time, after any whose ids or flags changed.
+
+        Of steps that were overwritten before anybody asked, nothing is known but that their lane had some.
+        """
+        ring, mine = self._ring, self._segments.ring
+        if ring is None or ring.pushes == mine.pushes:
+            self._settle()
+            return
+        is_new = bool((mine.tail < ring.head).any())
+        if is_new:
+            self._stale = None
+            mine = (segments := empty_segments(ring.size, ring.head)).ring
+            segments.strays = self._segments.strays
+        else:
+            segments = self._segments
+            segments.trim(ring.head)
+            self._settle()
+            segments, mine = self._segments, self._segments.ring
+        counts = ring.tail - mine.tail
+        if not counts.any():
+            return
+        lane = np.repeat(np.arange(ring.lanes), counts)
+        first = np.cumsum(counts) - counts
+        time = np.arange(len(lane)) + np.repeat(mine.tail - first, counts)
+        facts = self._facts(ring.row(lane, time))
+        # What an episode starts with has lost nothing; of the oldest step of a lane that is not known.
+        unknown = (time == ring.head[lane]) & (time > 0) & ~(facts.fresh & ~facts.late)
+        self._write(segments, lane, facts, lost=unknown.astype(np.int64) if is_new else None)
+        segments.ring.pushes = ring.pushes
+        self._segments = segments
+
+    def _facts(self, rows: Rows) -> Facts:
+        if self._columns is None:
+            raise ValueError("an index without columns cannot learn what changed")
+        return self._columns(rows)
 
     @classmethod
     def restored(cls, ring: Ring, columns: Columns, state: Mapping[str, torch.Tensor]) -> Self:
         """Return the index of a ``state_dict``, over a ring with the same cursors."""
-        index = cls(ring.size, ring.lanes, columns=columns)
+        index = cls(ring.size, ring.lanes, ring=ring, columns=columns)
         index._segments = load_segments(ring, state)
+        index._segments.ring.pushes = ring.pushes
         return index
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return the links between segments, as int64 tensors whose length is the number of segments."""
-        self._settle()
+        self.catch_up()
         return save_segments(self._segments)
 
     def __len__(self) -> int:
-        return len(self._segments.ring)
+        return len(self._segments.ring if self._ring is None else self._ring)
 
-    def write(self, rows: Rows, ids: Rows | None, done: Flags, links: Links | None = None) -> None:
-        """Index new steps, in time order within a lane, at the lanes' cursors.
+    def write(
+        self,
+        rows: Rows,
+        ids: Rows | None,
+        done: Flags,
+        evidence: Evidence | None = None,
+        is_init: Flags | None = None,
+    ) -> None:
+        """Index the steps of one write, in time order within a lane, at the lanes' cursors.
 
         Args:
             rows: [n] rows of the steps; more than a lane has if the first are overwritten at once.
             ids: [n] trajectory ids, or None.
             done: [n] whether the step ends its trajectory.
-            links: evidence of which steps follow each other; by default, ids and flags decide.
+            evidence: their observations; by default, ids and flags decide.
+            is_init: [n] whether an episode starts with the step.
         """
         if not len(rows):
             return
-        start, last, run = _runs(rows // self._segments.ring.size, ids, done, links)
-        self.write_runs(*run, **_evidence(links, start, last))
+        self._settle()
+        no = np.zeros(len(rows), bool)
+        fresh, late = (no, no) if is_init is None else (is_init, ~is_init)
+        self._write(self._segments, rows // self._segments.ring.size, Facts(rows, ids, done, fresh, late, no, evidence))
 
-    def write_runs(self, lane: Rows, length: Rows, ids: Rows | None, done: Flags, **evidence: Any) -> None:
+    def _write(
+        self,
+        segments: Segments,
+        lane: Rows,
+        facts: Facts,
+        *,
+        lost: Rows | None = None,
+        forced: Flags | None = None,
+        sealed: Flags | None = None,
+        order: Rows | None = None,
+        wandering: frozenset[int] = frozenset(),
+    ) -> None:
+        """Index steps, lane after lane in time order.
+
+        Args:
+            lost: [n] steps that are lost before each, if a trajectory starts with it.
+            forced: [n] whether a run starts with it.
+            sealed: [n] whether nothing may follow it.
+            order: [n] the order of writing across lanes; by default, one write of all lanes after the other.
+        """
+        ids, evidence = facts.ids, facts.evidence
+        starts = np.ones(len(lane), bool)
+        np.not_equal(lane[1:], lane[:-1], out=starts[1:])
+        first = np.flatnonzero(starts)
+        lengths = np.diff(first, append=len(lane))
+        write: Rows = np.cumsum(facts.begins, dtype=np.int64)
+        write -= np.repeat(write[first], lengths)
+        starts[1:] |= facts.ends[:-1]
+        starts |= facts.fresh
+        if ids is not None:
+            starts[1:] |= ids[1:] != ids[:-1]
+        if forced is not None:
+            starts |= forced
+        agrees, detached, late = np.zeros(len(lane), bool), facts.fresh, facts.late
+        if evidence is not None:
+            time = segments.ring.tail[lane] + np.arange(len(lane)) - np.repeat(first, lengths)
+            asked = ~starts
+            asked[first] = time[first] > segments.ring.head[lane[first]]
+            at = np.flatnonzero(asked)
+            across = facts.begins[at] | starts[at]
+            before, rows = segments.ring.row(lane[at], time[at] - 1), facts.rows[at]
+            alike, jumps = evidence.alike(before, rows), evidence.jumps(before, rows)
+            # A slice of another buffer jumps where its ring begins anew; other jumps are those of pieces of a dataset.
+            apart = jumps & (across | ~alike | ~(evidence.has_observations | evidence.wraps(before, rows)))
+            agrees[at] = alike & ~apart
+            # Within a write, ids decide.
+            starts[at] |= ~agrees[at] if ids is None else apart | (across & ~alike)
+            detached, late = detached.copy(), late.copy()
+            detached[at] |= apart & ~across
+            late[at] |= apart & ~across
+            self.contradictions += 0 if ids is None else int((~across & ~apart & ~alike).sum())
+        if segments.ring.lanes > 1:  # ids that several lanes of a write have are looked for write by write
+            starts |= facts.begins
+        elif evidence is not None:
+            # Where several trajectories of an id may be open, each write is matched with all of them.
+            known = agrees & (time == segments.ring.tail[lane])
+            known[1:] |= facts.ends[:-1] & (True if ids is None else ids[1:] == ids[:-1])
+            keys, key = np.unique(lane if ids is None else ids, return_inverse=True)
+            opened = np.bincount(key[starts & ~known], minlength=len(keys)) + segments.count_open(keys)
+            starts |= facts.begins & (opened > 1)[key]
+        start = np.flatnonzero(starts)
+        last = np.append(start[1:], len(lane)) - 1
+        by_write = np.argsort(write[start] if order is None else order[start], kind="stable")
+        start, last = start[by_write], last[by_write]
+        runs = Runs.of(
+            lane[start],
+            last + 1 - start,
+            None if ids is None else ids[start],
+            facts.ends[last],
+            lost=np.maximum(late[start], 0 if lost is None else lost[start]),
+            detached=detached[start],
+            writes=np.stack([write[start], write[last]], axis=1),
+            agrees=agrees[start],
+            wandering=wandering,
+            **{} if sealed is None else {"sealed": sealed[last]},
+        )
+        segments.append(runs, evidence)
+        self._generation += 1
+
+    def write_runs(self, lane: Rows, length: Rows, ids: Rows | None, done: Flags) -> None:
         """Index runs [m] of steps of one trajectory each, as ``write`` does for rows.
 
         Args:
             length: [m] steps, at least 1.
             ids: [m] ids, or None.
-            evidence: what ``Segments.append`` knows of what each run follows.
         """
         self._settle()
-        self._segments.append(lane, length, ids, done, **evidence)
-        self.generation += 1
+        self._segments.append(Runs.of(lane, length, ids, done))
+        self._generation += 1
 
     def changed(self, replaced: Rows) -> None:
         """Mark ids or flags of stored steps as changed; all trajectories are recomputed when next needed.
@@ -111,11 +241,11 @@ class RingTrajectoryIndex:
             replaced: [n] rows that now hold other steps, which follow nothing; may be empty.
         """
         self._stale = replaced if self._stale is None else np.append(self._stale, replaced)
-        self.generation += 1
+        self._generation += 1
 
     def row_at(self, ordinals: Rows) -> Rows:
         """Return [n] the rows that hold the 0th, 1st, ... stored step, lane by lane, oldest first."""
-        return self._segments.ring.row_at(ordinals)
+        return (self._segments.ring if self._ring is None else self._ring).row_at(ordinals)
 
     def remaining(self, rows: Rows) -> Rows:
         """Return [n] steps from each row to the end of its trajectory as far as it is stored, itself included."""
@@ -139,7 +269,7 @@ class RingTrajectoryIndex:
     def trajectories(self) -> tuple[Rows, Rows]:
         """Return [N] the first row, and [N] the stored steps, of every trajectory, in the order of their first
         write."""
-        self._settle()
+        self.catch_up()
         table = self._segments.trajectories
         # Column by column: copies of whole records are several times as slow.
         found = np.flatnonzero(table["head"] >= 0)
@@ -197,7 +327,7 @@ class RingTrajectoryIndex:
 
     def _locate(self, rows: Rows) -> tuple[NDArray[np.void], Rows, Rows]:
         """Return [n] the segment of each row, its time, and its place in the whole trajectory."""
-        self._settle()
+        self.catch_up()
         lane, time = self._segments.ring.locate(rows)
         segment = self._segments.table[self._segments.log.at(lane, time)]
         return segment, time, segment["before"] + time - segment["time"]
@@ -210,99 +340,41 @@ class RingTrajectoryIndex:
         return time, before + time - begin
 
     def _settle(self) -> None:
+        """Cut the steps anew by their present ids and flags, in the order of writing, if these have changed."""
         if self._stale is None:
             return
-        if self._columns is None:
-            raise ValueError("an index without columns cannot learn what changed")
+        old, ring = self._segments, self._segments.ring
+        rows = ring.row_at(np.arange(len(ring)))
+        facts = self._facts(rows)
+        lane, time = ring.locate(rows)
+        number = old.log.at(lane, time)
+        trajectory, begin, length = (old.table[name][number] for name in ("trajectory", "time", "length"))
+        is_last = time + 1 == begin + length
+        begin = np.maximum(begin, ring.head[lane])
+        is_first = time == begin
+        is_replaced = np.isin(rows, self._stale)
+        cut = is_replaced.copy()
+        cut[1:] |= is_replaced[:-1] & (lane[1:] == lane[:-1])
+        starts_one = is_first & ((old.trajectories["head"][trajectory] == number) | old.table["detached"][number])
+        is_spread = old.trajectories["is_spread"][trajectory]
+        new = empty_segments(ring.size, ring.head)
+        new.remember(old)
+        self.contradictions = 0
+        self._write(
+            new,
+            lane,
+            replace(
+                facts,
+                fresh=facts.fresh | cut | (is_first & old.table["detached"][number]),
+                late=facts.late | (cut & ~facts.fresh),
+            ),
+            lost=np.where(starts_one, old.table["before"][number] + begin - old.table["time"][number], 0),
+            forced=is_first,
+            sealed=is_replaced | (is_last & old.table["sealed"][number]),
+            order=old.table["serial"][number],
+            wandering=frozenset(old.trajectories["id"][np.unique(trajectory[is_spread])].tolist()),
+        )
         # In this order: concurrent threads do the same work, and none takes a stale index for a settled one.
-        self._segments = _recut(self._segments, self._columns, self._stale)
+        new.ring.pushes = ring.pushes
+        self._segments = new
         self._stale = None
-
-
-def _runs(
-    lane: Rows, ids: Rows | None, done: Flags, links: Links | StoredLinks | None
-) -> tuple[Rows, Rows, tuple[Rows, Rows, Rows | None, Flags]]:
-    """Return first and last step, lane, length, id and done of the runs among steps in the order of writing."""
-    starts = _run_starts(lane, ids, done, None if links is None else links.breaks | links.fresh)
-    last = np.append(starts[1:], len(lane)) - 1
-    return starts, last, (lane[starts], last + 1 - starts, None if ids is None else ids[starts], done[last])
-
-
-def _evidence(links: Links | StoredLinks | None, start: Rows, last: Rows) -> dict[str, Any]:
-    if links is None:
-        return {}
-    if isinstance(links, Links):
-        links.settle(start, last)
-    fresh = links.fresh[start]
-    evidence = {"detached": fresh, "begins": links.begins(start), "expects": links.expects(last)}
-    # A run that is new, but not where an episode starts, has lost an unknown number of steps.
-    return evidence | {"lost": (~fresh).astype(np.int64)} if links.resets_known else evidence
-
-
-def _run_starts(lane: Rows, ids: Rows | None, done: Flags, forced: Flags | None = None) -> Rows:
-    """Return [m] where, among steps in the order of writing, another lane, id or trajectory starts, or it is forced."""
-    starts = np.empty(len(lane), bool)
-    starts[:1] = True
-    np.not_equal(lane[1:], lane[:-1], out=starts[1:])
-    starts[1:] |= done[:-1]
-    if ids is not None:
-        starts[1:] |= ids[1:] != ids[:-1]
-    if forced is not None:
-        starts |= forced
-    return np.flatnonzero(starts)
-
-
-def _recut(old: Segments, columns: Columns, replaced: Rows) -> Segments:
-    """Return the same steps in the order of writing, cut by the present ids and flags."""
-    numbers = old.in_order()
-    segment = old.table[numbers]
-    begin = np.maximum(segment["time"], old.ring.head[segment["lane"]])
-    length = segment["time"] + segment["length"] - begin
-    first = np.cumsum(length) - length
-    lane = np.repeat(segment["lane"], length)
-    rows = old.ring.row(lane, np.arange(len(lane)) + np.repeat(begin - first, length))
-    ids, done, links = columns(rows)
-
-    sealed = np.isin(rows, replaced)
-    detached = sealed.copy()
-    detached[1:] |= sealed[:-1]
-    lost = np.zeros(len(rows), np.int64)
-    starts_one = (old.trajectories["head"][segment["trajectory"]] == numbers) | segment["detached"]
-    lost[first] = np.where(starts_one, segment["before"] + begin - segment["time"], 0)
-    lost[detached] = np.maximum(lost[detached], 1)  # where its trajectory started is not known
-    detached[first] |= segment["detached"]
-    sealed[first + length - 1] |= segment["sealed"]
-    forced = detached.copy()
-    forced[first] = True
-
-    start = _run_starts(lane, ids, done, forced)
-    is_whole = begin == segment["time"]
-    last = np.append(start[1:], len(rows)) - 1
-    new = empty_segments(old.ring.size, old.ring.head)
-    new.remember(old)
-    new.append(
-        lane[start],
-        last + 1 - start,
-        None if ids is None else ids[start],
-        done[last],
-        lost=lost[start],
-        detached=detached[start],
-        sealed=sealed[last],
-        begins=_digests(first[is_whole], segment["begins"][is_whole], start, None if links is None else links.begins),
-        expects=_digests(first + length - 1, segment["expects"], last, None if links is None else links.expects),
-        wandering=set(
-            old.trajectories["id"][segment["trajectory"]][old.trajectories["is_spread"][segment["trajectory"]]].tolist()
-        ),
-    )
-    return new
-
-
-def _digests(at: Rows, values: Rows, wanted: Rows, compute: Callable[[Rows], Rows] | None) -> Rows:
-    """Return [m] the values [n] that are known of the places [n] ``at``, ascending;
-    those of other wanted ones computed."""
-    known = np.isin(wanted, at)
-    found = np.full(len(wanted), UNKNOWN, np.int64)
-    found[known] = values[np.searchsorted(at, wanted[known])]
-    if compute is not None and not known.all():
-        found[~known] = compute(wanted[~known])
-    return found

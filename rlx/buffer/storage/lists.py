@@ -8,9 +8,9 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_leaf_nontensor
 
 from rlx.buffer.index.continuity import Leaves, Path
-from rlx.buffer.protocol import Keys, Rows
+from rlx.buffer.protocol import Keys, Rows, Steps
 from rlx.buffer.storage.ring import RingStorage
-from rlx.buffer.storage.step_schema import leaves_of
+from rlx.buffer.storage.step_schema import leaves_of, nested
 from rlx.errors import SchemaMismatchError
 from rlx.transform.protocol import as_path
 
@@ -102,9 +102,11 @@ class LazyStackStorage(ListStorage):
         stacked: TensorDictBase = LazyStackedTensorDict.lazy_stack(steps, 0)
         return stacked
 
-    def append(self, steps: TensorDictBase) -> Rows:
+    def append(self, steps: Steps) -> Rows:
         """Append steps [n]; return their rows."""
-        alike, rest = _parted(steps)
+        alike, rest = _parted(
+            steps if isinstance(steps, TensorDictBase) else TensorDict(nested(steps)).auto_batch_size_(1)
+        )
         rows = super().append(alike)
         self._keep(rows, rest)
         return rows

@@ -1,34 +1,50 @@
 """Base of writable storages: lanes, schema and trajectories; subclasses define how steps are kept."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rlx.buffer.batch import steps_at
-from rlx.buffer.index.continuity import INDEX, IS_INIT, ORIGIN, Flags, Leaves, Links, Path, Seams, StoredLinks, observed
+from rlx.buffer.index.continuity import (
+    INDEX,
+    IS_INIT,
+    ORIGIN,
+    Evidence,
+    Facts,
+    Flags,
+    Leaves,
+    Path,
+    Provenance,
+    observed,
+)
 from rlx.buffer.index.ring import Changes, Ring
 from rlx.buffer.index.trajectory_index import RingTrajectoryIndex
-from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex
+from rlx.buffer.protocol import Keys, Rows, Steps, Storage, TrajectoryIndex
 from rlx.buffer.snapshot import SavedSteps
 from rlx.buffer.storage.step_schema import (
     StepSchema,
     Texts,
     TrajectoryKeys,
     accelerator_of,
-    check,
     fitted,
     leaves_of,
     nested,
     schema_of,
 )
 from rlx.errors import SamplingError, SchemaMismatchError
-from rlx.numbers import check_whole
+from rlx.numbers import array_of, check_whole
 from rlx.transform.protocol import as_path
+
+# What a step says of where it comes from.
+_TOLD: frozenset[Path] = frozenset({ORIGIN, INDEX, IS_INIT})
 
 
 class RingStorage(SavedSteps, Storage, ABC):
@@ -37,6 +53,7 @@ class RingStorage(SavedSteps, Storage, ABC):
     Args:
         max_size: maximum number of steps, over all lanes.
         ndim: dimensions of the written steps: those of the lanes, then time.
+
     """
 
     def __init__(self, max_size: int, *, ndim: int = 1) -> None:
@@ -48,8 +65,8 @@ class RingStorage(SavedSteps, Storage, ABC):
         self._schema: StepSchema = {}
         self._lane_shape: tuple[int, ...] = ()
         self._row_shape: tuple[int, ...] = ()
-        self._ring = Ring(max_size)
-        self._seams = Seams(max_size, 1)
+        self._ring = Ring(self.max_size)
+        self._provenance = Provenance(self.max_size)
         self._texts = Texts()
         self._indices: dict[TrajectoryKeys, RingTrajectoryIndex] = {}
         self._changes: list[Changes] = []
@@ -116,23 +133,35 @@ class RingStorage(SavedSteps, Storage, ABC):
         """Return whether every step has this leaf; false before the first write."""
         return as_path(key) in self._schema
 
-    def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
+    def get(self, rows: Any, keys: Keys | None = None) -> TensorDictBase:
         """Return the steps [n] at these rows, in the order asked for; a copy.
+
+        Args:
+            rows: [n] rows; or what ``buffer[...]`` takes, a list, a slice or a row, and the steps have that shape.
+            keys: TED keys to read, each a leaf or a group (``"next"``); all by default.
 
         Raises:
             IndexError: a row is empty or out of range.
             KeyError: a key that is not stored.
         """
-        self._ring.locate(rows)
+        if not isinstance(rows, np.ndarray):
+            return steps_at(rows, self, keys)
+        leaves = self.get_leaves(rows, keys)
+        return TensorDict(nested(leaves), [len(rows), *self._row_shape], device=accelerator_of(leaves))
+
+    def get_leaves(self, rows: Rows, keys: Keys | None = None) -> Mapping[Path, Any]:
+        """Return the leaves [n, ...] of the steps at these rows, by path; as ``get``."""
+        self._ring.check(rows)
         leaves = self._read(rows, list(self._schema) if keys is None else self._chosen(keys))
-        shape = [len(rows), *self._row_shape]
-        return TensorDict(nested(self._texts.decoded(leaves)), shape, device=accelerator_of(leaves))
+        return self._texts.decoded(leaves) if self._texts.paths else leaves
 
     def get_encoded(self, rows: Rows) -> TensorDictBase:
         """Return the steps [n] at these rows, texts as the numbers of ``state_dict()["texts"]``."""
         return TensorDict(nested(self._read(rows, list(self._schema))), [len(rows)])
 
-    def _leaves(self, steps: TensorDictBase) -> dict[Path, torch.Tensor]:
+    def _leaves(self, steps: Steps) -> Leaves:
+        if not isinstance(steps, TensorDictBase):
+            return steps
         if self._texts.is_full and len(self):
             rows = self._ring.row_at(np.arange(len(self)))
             self._texts.keep(list(self._read(rows, sorted(self._texts.paths)).values()))
@@ -156,54 +185,71 @@ class RingStorage(SavedSteps, Storage, ABC):
             chosen |= dict.fromkeys(below)
         return list(chosen)
 
-    def append(self, steps: TensorDictBase) -> Rows:
+    def append(self, steps: Steps) -> Rows:
         """Append steps [*lane_shape, n] to their lanes; return their rows, of the same shape.
 
         Further dimensions belong to a row: [B, T] into a storage of one dimension are B rows of T steps each.
 
+        Args:
+            steps: the steps, or their leaves [*lane_shape, n, ...] by path.
+
         Raises:
             SchemaMismatchError: keys, dtypes, shapes or lanes other than the first write's; nothing is written.
         """
-        shape, row_shape = tuple(steps.batch_size)[: self.ndim], tuple(steps.batch_size)[self.ndim :]
+        given = self._leaves(steps)
+        first = next(iter(given.values())).shape[: self.ndim] if given else ()
+        batch_size = steps.batch_size if isinstance(steps, TensorDictBase) else first
+        shape, row_shape = tuple(batch_size[: self.ndim]), tuple(batch_size[self.ndim :])
         if len(shape) != self.ndim:
             raise SchemaMismatchError(f"steps of shape {list(shape)}: expected {self.ndim} dimensions")
-        given = self._leaves(steps)
         leaves = self._admit(given, shape, row_shape)
         size, lanes, count = self._ring.size, self._ring.lanes, shape[-1]
-        rows = np.arange(lanes)[:, None] * size + (self._ring.tail[:, None] + np.arange(count)) % size
+        if self._indices:
+            for index in self._indices.values():
+                index.before_overwriting(self._ring.tail + count - size)
+            if count > size:  # steps that are overwritten at once are indexed, too
+                return np.concatenate(
+                    [self.append(part) for part in _split(given, self.ndim - 1, count - size)], axis=-1
+                )
+        rows = (self._ring.tail[:, None] + np.arange(count)) % size
+        if lanes > 1:
+            rows += np.arange(lanes)[:, None] * size
         kept = min(count, size)
-        self._note(
-            rows.reshape(-1),
-            given
-            if self.ndim == 1
-            else {path: leaf.reshape(lanes * count, *leaf.shape[self.ndim :]) for path, leaf in given.items()},
-        )
-        by_lane = {path: leaf.reshape(lanes, count, *leaf.shape[self.ndim :]) for path, leaf in leaves.items()}
-        if kept < count:
-            by_lane = {path: leaf[:, count - kept :] for path, leaf in by_lane.items()}
         if kept:
+            written = rows if kept == count else rows[:, count - kept :]
+            if self.ndim != 2 or kept < count:  # they are [lanes, n] already
+                leaves = {
+                    path: leaf.reshape(lanes, count, *leaf.shape[self.ndim :])[:, count - kept :]
+                    for path, leaf in leaves.items()
+                }
             self._announce(count)
-            self._append(rows[:, count - kept :], self._completed(rows[:, count - kept :], by_lane, given))
-            self._changed(rows)
-        self._ring.push(np.arange(lanes), np.full(lanes, count))
-        return rows.reshape(shape)
+            self._append(written, leaves)
+            self._note(written, given)
+            self._ring.push(np.arange(lanes), np.full(lanes, count))
+            self._wrote(written, given)
+        return rows if self.ndim == 2 else rows.reshape(shape)
 
-    def _changed(self, rows: Rows) -> None:
+    def _note(self, rows: Rows, given: Leaves) -> None:
+        """Take note of where the steps [lanes, n] of a write come from; of more steps, the last of each lane count."""
+        lanes, count = rows.shape
+        told: dict[Path, NDArray[Any]] = {}
+        for path in _TOLD & given.keys():
+            leaf = given[path].numpy(force=True)
+            steps = leaf.shape[: self.ndim]
+            if leaf.size == math.prod(steps) and leaf.dtype.kind == ("b" if path == IS_INIT else "i"):
+                told[path] = leaf.reshape(lanes, -1)[:, -count:]
+        self._provenance.note(rows, told.get(ORIGIN, told.get(INDEX)), told.get(IS_INIT))
+
+    def _wrote(self, rows: Rows, given: Leaves) -> None:
         for changes in self._changes:
             changes.note(rows)
+        if IS_INIT in self._schema and IS_INIT not in given:
+            with suppress(SamplingError):  # no trajectories in these steps
+                first = rows[self.index().at_reset(rows.reshape(-1)).reshape(rows.shape)]
+                steps = dict(self._read(first, list(self._schema)))
+                self._write(first, steps | {IS_INIT: torch.ones_like(steps[IS_INIT])})
 
-    def _completed(self, rows: Rows, leaves: dict[Path, torch.Tensor], given: Leaves) -> dict[Path, torch.Tensor]:
-        """Return leaves [..., of rows], with ``is_init`` of steps that were given without: the first of each
-        trajectory."""
-        if IS_INIT not in leaves or IS_INIT in given or not self._indices:
-            return leaves
-        first = torch.from_numpy(next(iter(self._indices.values())).at_reset(rows.reshape(-1)))
-        blank = leaves[IS_INIT]
-        return {**leaves, IS_INIT: blank | first.reshape(*rows.shape, *(1 for _ in blank.shape[rows.ndim :]))}
-
-    def _admit(
-        self, given: Leaves, shape: tuple[int, ...], row_shape: tuple[int, ...] = ()
-    ) -> dict[Path, torch.Tensor]:
+    def _admit(self, given: Leaves, shape: tuple[int, ...], row_shape: tuple[int, ...] = ()) -> Leaves:
         """Return the leaves to be stored of steps [*lane_shape, n]; the first settle the schema and the lanes."""
         lane_shape = shape[:-1]
         if not self._schema:
@@ -217,7 +263,6 @@ class RingStorage(SavedSteps, Storage, ABC):
                 hint=None if self._row_shape else "reshape(-1) makes single steps of trajectories",
             )
         leaves = fitted(given, self._schema, shape)
-        check(leaves, self._schema, len(shape))
         if lane_shape != self._lane_shape:
             if len(self):
                 raise SchemaMismatchError(f"lanes of shape {list(lane_shape)}: expected {list(self._lane_shape)}")
@@ -229,44 +274,49 @@ class RingStorage(SavedSteps, Storage, ABC):
         if not 1 <= lanes <= self.max_size:
             raise SchemaMismatchError(f"{lanes} lanes: expected 1 to {self.max_size:,}, the storage's max_size")
         self._lane_shape, self._ring = lane_shape, Ring(self.max_size // lanes, lanes)
-        self._seams = Seams(self._ring.size, lanes)
+        self._provenance = Provenance(self._ring.size * lanes)
         self._indices.clear()
         for changes in self._changes:
             changes.reset()
 
-    def _note(self, rows: Rows, flat: Leaves) -> None:
-        """Update the indices for steps to be written at rows [N], lane after lane, from their leaves [N, ...]."""
-        if not len(rows) or self._row_shape:
-            return
-        links = Links.of(flat, rows // self._ring.size)
-        if not self._indices:
-            with suppress(SamplingError):  # no trajectories in these steps, unless their key is named
-                self.index()
-        for keys, index in self._indices.items():
-            index.write(rows, *keys.read({path: flat[path] for path in keys.leaves}, len(rows)), links)
-        self._seams.note(rows, links)
-
-    def set(self, rows: Rows, steps: TensorDictBase) -> None:
+    def set(self, rows: Any, steps: TensorDictBase) -> None:
         """Write new steps [n] at rows: appended where they continue their lanes; elsewhere each step follows no other.
+
+        Args:
+            rows: [n] rows; or a list, a tensor or a slice of them, or one row for one step.
 
         Raises:
             IndexError: a row is empty and does not continue its lane.
             SchemaMismatchError: as for ``append``.
         """
+        if not isinstance(rows, np.ndarray):
+            named = range(*rows.indices(self.max_size)) if isinstance(rows, slice) else rows
+            rows = array_of(named, np.int64)
+            steps = steps if rows.ndim else steps.unsqueeze(0)
+            rows = rows.reshape(-1)
         given = self._leaves(steps)
         if self.ndim == 1 or not len(self):
             self._settle_first(given, len(rows))
         leaves = fitted(given, self._schema, rows.shape)
-        check(leaves, self._schema, 1)
         if not self._ring.continues(rows):
             self.replace(rows, steps)
             return
-        self._note(rows, given)
-        leaves = self._completed(rows, leaves, given)
-        lanes, count = np.unique(rows // self._ring.size, return_counts=True)
+        if self.lanes == 1:
+            self.append(steps)
+            return
+        # The order across lanes is that of the calls: what was written before is indexed before.
+        for index in self._indices.values():
+            index.catch_up()
+        lanes, first, count = np.unique(rows // self._ring.size, return_index=True, return_counts=True)
         self._announce(int(count.max(initial=0)))
         self._write_last(rows, leaves)
         self._ring.push(lanes, count)
+        for start, stop in zip(first.tolist(), (first + count).tolist(), strict=True):
+            kept = slice(max(start, stop - self._ring.size), stop)
+            self._note(rows[None, kept], {path: leaf[kept] for path, leaf in given.items() if path in _TOLD})
+        self._wrote(rows, given)
+        for index in self._indices.values():
+            index.catch_up()
 
     def _settle_first(self, given: Leaves, count: int) -> None:
         if not self._schema:
@@ -283,7 +333,7 @@ class RingStorage(SavedSteps, Storage, ABC):
         if IS_INIT in blank and IS_INIT not in given:
             blank[IS_INIT] = torch.ones_like(blank[IS_INIT])
         self._overwrite(rows, blank)
-        self._seams.replaced(rows, self._ring.tail)
+        self._provenance.replace(rows)
         for index in self._indices.values():
             index.changed(rows)
 
@@ -294,27 +344,27 @@ class RingStorage(SavedSteps, Storage, ABC):
             IndexError: a row is empty or out of range.
             SchemaMismatchError: as for ``append``.
         """
-        before = {keys: self._columns(keys).said(rows) for keys in self._indices} if len(rows) else {}
+        before = {keys: self._said(keys, rows) for keys in self._indices} if len(rows) else {}
         given = self._leaves(steps)
         kept = [path for path in (INDEX, IS_INIT) if path in self._schema and path not in given]
-        self._ring.locate(rows)
+        self._ring.check(rows)
         self._overwrite(rows, {**fitted(given, self._schema, rows.shape), **self._read(rows, kept)})
         for keys, old in before.items():
-            ids, done = self._columns(keys).said(rows)
+            ids, done = self._said(keys, rows)
             if (done != old[1]).any() or (ids is not None and (ids != old[0]).any()):
                 self._indices[keys].changed(np.empty(0, np.int64))
 
     def _overwrite(self, rows: Rows, leaves: Leaves) -> None:
-        check(leaves, self._schema, 1)
-        self._ring.locate(rows)
+        self._ring.check(rows)
         self._announce(0)
         self._write_last(rows, leaves)
+        for changes in self._changes:
+            changes.note(rows)
 
     def _write_last(self, rows: Rows, leaves: Leaves) -> None:
         """Write leaves [n, ...] at rows [n], of which the last of equal ones stays."""
         last = _last_of(rows)
         self._write(rows[last], {path: leaf[torch.from_numpy(last)] for path, leaf in leaves.items()})
-        self._changed(rows)
 
     def index(self, traj_key: Any = None, end_key: Any = None) -> TrajectoryIndex:
         """Return the index by these keys; by default ("collector", "traj_ids"), "episode" or ("next", "done").
@@ -331,11 +381,45 @@ class RingStorage(SavedSteps, Storage, ABC):
             )
         keys = TrajectoryKeys.find(self._schema, traj_key, end_key)
         if keys not in self._indices:
-            self._indices[keys] = RingTrajectoryIndex.of(self._ring, self._columns(keys))
+            columns = partial(self._facts, keys)
+            self._indices[keys] = RingTrajectoryIndex(self._ring.size, self.lanes, ring=self._ring, columns=columns)
         return self._indices[keys]
 
-    def _columns(self, keys: TrajectoryKeys) -> "_Columns":
-        return _Columns(self, keys)
+    @property
+    def contradictions(self) -> int:
+        """Number of steps whose observations contradict their ids, as far as trajectories were asked for."""
+        return sum(index.contradictions for index in self._indices.values())
+
+    def _said(self, keys: TrajectoryKeys, rows: Rows) -> tuple[Rows | None, Flags]:
+        """Return ids (or None) and ends of the steps at rows."""
+        self._ring.check(rows)
+        return keys.read(self._read(rows, keys.leaves), len(rows))
+
+    def _facts(self, keys: TrajectoryKeys, rows: Rows) -> Facts:
+        """Return what is declared of the steps at rows."""
+        told, ring = self._provenance, self._ring
+        ids, ends = self._said(keys, rows)
+        lane, time = ring.locate(rows)
+        cut = told.replaced(rows) | (told.replaced(ring.row(lane, time - 1)) & (time > ring.head[lane]))
+        if keys.is_named:
+            return Facts(rows, ids, ends, cut, cut, told.begins(rows), None)
+        starts = told.starts(rows)
+        late = told.continues(rows) | (cut & ~starts)
+        return Facts(rows, ids, ends, cut | starts, late, told.begins(rows), self._evidence())
+
+    def _evidence(self) -> Evidence | None:
+        """Return what tells sources apart that bring the same id."""
+        schema = self._schema
+        paths = [path for path in observed(schema, self.observation_keys) if schema[path] == schema["next", *path]]
+        if not paths and self._provenance.origin is None:
+            return None
+        return Evidence(partial(self._observations, paths), self._provenance.origin, has_observations=bool(paths))
+
+    def _observations(self, paths: Sequence[Path], rows: Rows, after: bool) -> Sequence[torch.Tensor]:
+        """Return these observations of the steps at rows, now or (True) next."""
+        chosen = [("next", *path) if after else path for path in paths]
+        leaves = self._read(rows, chosen)
+        return [leaves[path] for path in chosen]
 
     def empty(self) -> None:
         """Remove all steps; keep the schema."""
@@ -349,9 +433,13 @@ class RingStorage(SavedSteps, Storage, ABC):
             "texts": self._texts.state_dict(),
             "head": torch.from_numpy(self._ring.head.copy()),
             "tail": torch.from_numpy(self._ring.tail.copy()),
-            "seams": self._seams.state_dict(),
+            "provenance": self._provenance.state_dict(self._ring.row_at(np.arange(len(self)))),
             "indices": [
-                {"ids": None if keys.ids is None else list(keys.ids), "ends": [list(path) for path in keys.ends]}
+                {
+                    "ids": None if keys.ids is None else list(keys.ids),
+                    "ends": [list(path) for path in keys.ends],
+                    "named": keys.is_named,
+                }
                 | index.state_dict()
                 for keys, index in self._indices.items()
             ],
@@ -374,45 +462,29 @@ class RingStorage(SavedSteps, Storage, ABC):
         missing = len(ring)
         for rows, block in steps:
             missing -= len(rows)
-            leaves = leaves_of(block)
+            given = leaves_of(block)
             if not self._schema:
-                self._schema = schema_of(leaves, 1)
+                self._schema = schema_of(given, 1)
                 self._allocate()
-            check(leaves, self._schema, 1)
             self._announce(len(rows))
-            self._write(rows, leaves)
-            self._changed(rows)
+            self._write(rows, fitted(given, self._schema, rows.shape))
+            for changes in self._changes:
+                changes.note(rows)
         if missing:
             raise SchemaMismatchError(f"checkpoint: {len(ring) - missing:,} steps, expected {len(ring):,}")
         self._ring, self._row_shape = ring, tuple(state.get("row_shape", ()))
-        if "seams" in state:
-            self._seams.load_state_dict(state["seams"])
+        if told := state.get("provenance", state.get("seams")):
+            self._provenance.load_state_dict(told, ring.row_at(np.arange(len(ring))))
         for saved in state["indices"]:
             ids = None if saved["ids"] is None else tuple(saved["ids"])
-            keys = TrajectoryKeys(ids, tuple(tuple(path) for path in saved["ends"]))
-            self._indices[keys] = RingTrajectoryIndex.restored(ring, self._columns(keys), saved)
+            keys = TrajectoryKeys(ids, tuple(tuple(path) for path in saved["ends"]), saved.get("named", False))
+            self._indices[keys] = RingTrajectoryIndex.restored(ring, partial(self._facts, keys), saved)
 
 
-class _Columns:
-    """Reader of ids and ends of the steps at rows."""
-
-    def __init__(self, storage: RingStorage, keys: TrajectoryKeys) -> None:
-        self._storage = storage
-        self._keys = keys
-
-    def said(self, rows: Rows) -> tuple[Rows | None, Flags]:
-        self._storage._ring.locate(rows)
-        return self._keys.read(self._storage._read(rows, self._keys.leaves), len(rows))
-
-    def __call__(self, rows: Rows) -> tuple[Rows | None, Flags, StoredLinks]:
-        return *self.said(rows), self._storage._seams.links(rows, self._observations)
-
-    def _observations(self, rows: Rows, after: bool) -> list[torch.Tensor]:
-        schema = self._storage._schema
-        now = [path for path in observed(schema) if schema[path] == schema["next", *path]]
-        paths = [("next", *path) if after else path for path in now]
-        leaves = self._storage._read(rows, paths)
-        return [leaves[path] for path in paths]
+def _split(leaves: Leaves, dim: int, at: int) -> list[Leaves]:
+    """Return the steps before and from the ``at``-th along a dimension."""
+    first = {path: leaf.narrow(dim, 0, at) for path, leaf in leaves.items()}
+    return [first, {path: leaf.narrow(dim, at, leaf.shape[dim] - at) for path, leaf in leaves.items()}]
 
 
 def _restored_ring(state: Mapping[str, Any], max_size: int, ndim: int) -> Ring:

@@ -89,6 +89,12 @@ def schema_of(leaves: Leaves, dims: int) -> StepSchema:
     """Return dtype and shape of one step's leaves, of steps with ``dims`` leading dimensions."""
     if not leaves:
         raise SchemaMismatchError("steps: expected at least one tensor, found none")
+    for path, leaf in leaves.items():
+        if leaf.is_nested:
+            raise SchemaMismatchError(
+                f"key {'/'.join(path)!r} is a nested tensor: expected one shape for all steps",
+                hint="pad the steps, or use a LazyStackStorage for steps of shapes of their own",
+            )
     return {path: (leaf.dtype, tuple(leaf.shape[dims:])) for path, leaf in leaves.items()}
 
 
@@ -97,29 +103,35 @@ def fitted(given: Leaves, schema: StepSchema, shape: tuple[int, ...]) -> dict[Pa
 
     ``index`` and ``is_init`` are left out if the first steps had none. If they had, steps without them get an index of
     -1 and an ``is_init`` of False, for the storage to set.
+
+    Raises:
+        SchemaMismatchError: a key is missing or extra, or of another dtype or shape.
     """
-    leaves = {
-        path: leaf for path, leaf in given.items() if path != ORIGIN and (path in schema or path not in _OPTIONAL)
-    }
-    for path, blank in _OPTIONAL.items():
-        if path in schema and path not in given:
-            dtype, rest = schema[path]
-            leaves[path] = torch.full((*shape, *rest), blank, dtype=dtype)
+    leaves: dict[Path, torch.Tensor] = {}
+    missing = 0
+    for path, (dtype, rest) in schema.items():
+        leaf = given.get(path)
+        if leaf is None:
+            if path not in _OPTIONAL:
+                raise SchemaMismatchError(f"key {'/'.join(path)!r} is missing: expected {_names(schema)}")
+            missing += 1
+            leaf = torch.full((*shape, *rest), _OPTIONAL[path], dtype=dtype)
+        elif leaf.dtype != dtype or leaf.shape != shape + rest:
+            steps, dims = tuple(leaf.shape[: len(shape)]), len(shape)
+            found, expected = _described(leaf.dtype, tuple(leaf.shape[dims:])), _described(dtype, rest)
+            if steps != shape:
+                found, expected = f"{list(steps)} steps", f"{list(shape)}"
+            raise SchemaMismatchError(f"key {'/'.join(path)!r}: expected {expected}, found {found}")
+        leaves[path] = leaf
+    if len(given) + missing > len(schema):
+        for path in given:
+            if path not in schema and path not in _OPTIONAL and path != ORIGIN:
+                raise SchemaMismatchError(f"key {'/'.join(path)!r} is not one of: expected {_names(schema)}")
     return leaves
 
 
-def check(leaves: Leaves, schema: StepSchema, dims: int) -> None:
-    """Raise SchemaMismatchError unless the leaves of steps, with ``dims`` leading dimensions, are of this schema."""
-    for path in leaves.keys() | schema.keys():
-        if path not in leaves or path not in schema:
-            what = "is missing" if path in schema else "is not one of"
-            expected = ", ".join(sorted("/".join(key) for key in schema))
-            raise SchemaMismatchError(f"key {'/'.join(path)!r} {what}: expected {expected}")
-        dtype, shape = schema[path]
-        leaf = leaves[path]
-        if leaf.dtype != dtype or leaf.shape[dims:] != shape:
-            found = _described(leaf.dtype, tuple(leaf.shape[dims:]))
-            raise SchemaMismatchError(f"key {'/'.join(path)!r}: expected {_described(dtype, shape)}, found {found}")
+def _names(schema: StepSchema) -> str:
+    return ", ".join(sorted("/".join(key) for key in schema))
 
 
 def _described(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
@@ -248,10 +260,12 @@ class TrajectoryKeys:
 
     Args:
         ids: the trajectory's id; None to go by flags alone.
+        is_named: whether the user named them: then they decide alone.
     """
 
     ids: Path | None
     ends: tuple[Path, ...]
+    is_named: bool = False
 
     @classmethod
     def find(cls, stored: Collection[Path], traj_key: Any = None, end_key: Any = None) -> "TrajectoryKeys":
@@ -275,7 +289,7 @@ class TrajectoryKeys:
                 "steps have no trajectories: expected ('collector', 'traj_ids'), 'episode' or ('next', 'done')",
                 hint="name the key by traj_key or end_key",
             )
-        return cls(ids, ends)
+        return cls(ids, ends, traj_key is not None or end_key is not None)
 
     @property
     def leaves(self) -> Sequence[Path]:

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rlx.buffer.index.open_trajectories import MAX_WAITING
+from rlx.buffer.index.continuity import Facts
 from rlx.buffer.index.ring import Ring
+from rlx.buffer.index.segments import MAX_WAITING
 from rlx.buffer.index.trajectory_index import RingTrajectoryIndex
 from rlx.buffer.protocol import Rows
 from tests.buffer.index.trajectory_oracle import Oracle, assert_same
@@ -47,9 +48,7 @@ def test_it_says_what_the_oracle_says(
         if rng.random() < 0.2:
             assert_same(index, oracle, has_ids=has_ids)
         if rng.random() < 0.2:
-            ring = Ring(size, lanes)
-            ring.push(np.arange(lanes), np.array(oracle.time))
-            index = RingTrajectoryIndex.restored(ring, no_columns, index.state_dict())
+            index = restored(index, oracle)
     assert_same(index, oracle, has_ids=has_ids)
 
 
@@ -63,7 +62,7 @@ def test_it_says_what_the_oracle_says(
 def test_flags_that_change(seed: int, size: int, has_ids: bool, change_ids: bool, max_steps: int) -> None:
     rng = np.random.default_rng(seed)
     ids, done = np.zeros(size, np.int64), np.zeros(size, bool)
-    index = RingTrajectoryIndex(size, columns=lambda rows: (ids[rows] if has_ids else None, done[rows], None))
+    index = RingTrajectoryIndex(size, columns=lambda rows: facts(rows, ids[rows] if has_ids else None, done[rows]))
     oracle = Oracle(size, 1)
     for _ in range(int(rng.integers(1, 12))):
         write_at_random(index, oracle, rng, has_ids=has_ids, done=0.2, max_steps=max_steps)
@@ -78,7 +77,22 @@ def test_flags_that_change(seed: int, size: int, has_ids: bool, change_ids: bool
         assert_same(index, oracle, has_ids=has_ids, check_reset=not change_ids, check_order=False)
 
 
-def no_columns(_: Rows) -> tuple[None, NDArray[np.bool_], None]:
+def restored(index: RingTrajectoryIndex, oracle: Oracle) -> RingTrajectoryIndex:
+    """The index of a checkpoint, which is written to by itself."""
+    ring = Ring(oracle.size, len(oracle.time))
+    ring.push(np.arange(ring.lanes), np.array(oracle.time))
+    copied = RingTrajectoryIndex.restored(ring, no_columns, index.state_dict())
+    copied._ring = None
+    return copied
+
+
+def facts(rows: Rows, ids: Rows | None, done: NDArray[np.bool_]) -> Facts:
+    """Steps of one write, of which no more is told."""
+    no = np.zeros(len(rows), bool)
+    return Facts(rows, ids, done, no, no, no, None)
+
+
+def no_columns(_: Rows) -> Facts:
     raise AssertionError("nothing changed")
 
 
@@ -132,7 +146,9 @@ def test_a_worker_may_change_lanes() -> None:
 
 
 def test_a_replaced_step_follows_nothing_and_nothing_follows_it() -> None:
-    index = RingTrajectoryIndex(8, columns=lambda rows: (np.ones(len(rows), np.int64), np.zeros(len(rows), bool), None))
+    index = RingTrajectoryIndex(
+        8, columns=lambda rows: facts(rows, np.ones(len(rows), np.int64), np.zeros(len(rows), bool))
+    )
     index.write(np.arange(8), np.ones(8, np.int64), np.zeros(8, bool))
     index.changed(np.array([3]))
     for _ in range(2):  # it stays so when something else changes

@@ -132,7 +132,7 @@ class RingedStorage(ListedStorage):
             self.ring, self.known = RingTrajectoryIndex(self.max_size // self.lanes, self.lanes), self.generation
             for row, ident, done in self.log:
                 self.ring.write(np.array([row]), np.array([ident]), np.array([done]))
-            self.ring.generation = self.generation
+            self.ring._generation = self.generation
         return self.ring
 
     known = -1
