@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from scripts.bench import timing
 from scripts.bench.plot import bars, draw
 
 BENCHMARKS = (
@@ -31,6 +32,7 @@ BENCHMARKS = (
     "loader",
     "cold",
     "memory",
+    "online",
     "slice_starts",
     "prioritized",
     "prefetch",
@@ -65,15 +67,11 @@ def leaves(result: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """A result as a table in Markdown; what could not be measured, for want of the peer, is a dash."""
-    rows = [f"| {name.replace('_', ' ')} | {_shown(value)} |" for name, value in leaves(result)]
+    """A result as a table in Markdown, or as the tables that it has."""
+    if "tables" in result:
+        return "\n\n".join(map(timing.grid, result["tables"].values()))
+    rows = [f"| {name.replace('_', ' ')} | {timing.shown(value)} |" for name, value in leaves(result)]
     return "\n".join(["| | |", "|---|---|", *rows])
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
 def replaced(text: str, name: str, content: str) -> str:

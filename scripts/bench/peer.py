@@ -73,16 +73,22 @@ def open_stacking(root: Path, batch_size: int, stack: int) -> Any:
     )
 
 
-def memory_buffer(capacity: int, num_slices: int | None = None) -> Any:
-    """Its buffer in memory, of random steps or of slices between ends."""
+def data() -> Any:
+    """Its ``torchrl.data``, kept from reporting."""
     warnings.filterwarnings("ignore")
-    from torchrl.data import LazyTensorStorage, RandomSampler, SliceSampler, TensorDictReplayBuffer  # noqa: PLC0415
+    import torchrl.data  # noqa: PLC0415
 
     logging.getLogger("torchrl").setLevel(logging.ERROR)  # it reports on stdout
-    sampler = RandomSampler()
+    return torchrl.data
+
+
+def memory_buffer(capacity: int, num_slices: int | None = None) -> Any:
+    """Its buffer in memory, of random steps or of slices between ends."""
+    theirs = data()
+    sampler = theirs.RandomSampler()
     if num_slices is not None:
-        sampler = SliceSampler(num_slices=num_slices, end_key=("next", "done"), cache_values=True)
-    return TensorDictReplayBuffer(storage=LazyTensorStorage(capacity), sampler=sampler)
+        sampler = theirs.SliceSampler(num_slices=num_slices, end_key=("next", "done"), cache_values=True)
+    return theirs.TensorDictReplayBuffer(storage=theirs.LazyTensorStorage(capacity), sampler=sampler)
 
 
 def _halved(steps: Any) -> Any:

@@ -4,11 +4,16 @@ import json
 import statistics
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
-def interleaved(rounds: int, *subjects: Callable[[int], object], repeats: int = 1) -> list[list[float]]:
+def interleaved(
+    rounds: int,
+    *subjects: Callable[[int], object],
+    repeats: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[list[float]]:
     """Seconds a call of each subject in each round: A A B B, A A B B, ...
 
     Args:
@@ -17,14 +22,15 @@ def interleaved(rounds: int, *subjects: Callable[[int], object], repeats: int = 
         repeats: calls a turn; their mean is what is returned. More than one where a call takes less than a few
             milliseconds: threads that the subject before left spinning, and its data in the processor's cache, would
             else be charged to the next.
+        clock: what gives the seconds, of the wall by default.
     """
     seconds: list[list[float]] = [[] for _ in subjects]
     for number in range(rounds):
         for taken, subject in zip(seconds, subjects, strict=True):
-            start = time.perf_counter()
+            start = clock()
             for repeat in range(repeats):
                 subject(number * repeats + repeat)
-            taken.append((time.perf_counter() - start) / repeats)
+            taken.append((clock() - start) / repeats)
     return seconds
 
 
@@ -47,6 +53,30 @@ def times_faster(ours: Sequence[float], theirs: Sequence[float] | None) -> dict[
     return {"ratio": round(ratio, 2), "ratio_by_round": round(by_round, 2)}
 
 
+def grid(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    """A table in Markdown of rows with the same columns, without the columns that no row fills.
+
+    Example:
+        >>> print(grid({"add": {"rlx": 1200, "peer": 2.5}, "sample": {"rlx": None, "peer": 1}}))
+        |  | rlx | peer |
+        |---|---|---|
+        | add | 1,200 | 2.5 |
+        | sample | - | 1 |
+    """
+    named = dict.fromkeys(column for row in rows.values() for column in row)
+    columns = [column for column in named if any(row[column] is not None for row in rows.values())]
+    cells = [["", *columns], *([name, *(shown(row[column]) for column in columns)] for name, row in rows.items())]
+    head, *body = (f"| {' | '.join(line)} |" for line in cells)
+    return "\n".join([head, "|---" * len(cells[0]) + "|", *body])
+
+
+def shown(value: Any) -> str:
+    """A cell of a table; what could not be measured, for want of the peer, is a dash."""
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
 def parse(parser: ArgumentParser) -> Namespace:
     """The command line of a benchmark, which always has ``--json``."""
     parser.add_argument("--json", action="store_true", help="one compact JSON document instead of an indented one")
@@ -54,5 +84,8 @@ def parse(parser: ArgumentParser) -> Namespace:
 
 
 def report(result: dict[str, Any], options: Namespace) -> None:
-    """Prints a benchmark's result."""
+    """Prints a benchmark's result; ``tables`` as tables."""
+    if "tables" in result and not options.json:
+        print("\n\n".join(map(grid, result["tables"].values())))
+        return
     print(json.dumps(result, indent=None if options.json else 2))
