@@ -9,8 +9,9 @@ and work in turns in one torch thread; the figure is the least of the rounds.
 ``rlx`` and ``TorchRL`` (``LazyTensorStorage``) take TensorDicts; ``rlx arrays``, ``rlx tensors`` and ``cpprb`` take
 dicts of arrays, or of tensors, whose rewards and flags are scalars. ``SB3`` is Stable-Baselines3's ``ReplayBuffer`` or
 ``DictReplayBuffer``, which writes one step a call. ``loop`` is a step of CartPole, with the TensorDict or dict made of
-what the environment returns, ``add`` and ``sample(32)``. ``compressed`` writes frames to rlx's ``CompressedStorage``,
-beside its ``LazyTensorStorage``. ``prioritized`` draws 256 of so many steps of one byte and updates their priorities.
+what the environment returns, ``add`` and ``sample(32)``: a learner without learning makes 1,000,000 steps a second over
+its figure. ``prioritized`` draws 256 of so many steps of one byte and updates their priorities. ``compressed`` writes
+frames to rlx's ``CompressedStorage``, beside its ``LazyTensorStorage``.
 
 A dash is a buffer that is not installed or refuses the steps; stderr says why it refused.
 """
@@ -117,10 +118,9 @@ OBSERVATIONS: dict[str, Callable[[int], Any]] = {"floats": floats, "dict": leave
 # ---- the forms that buffers take, of several steps or of one
 
 
-def tensors(steps: Tree) -> Tree:
-    """A dict of tensors."""
-    made: Tree = mapped(torch.as_tensor, steps)
-    return made
+def tensors(steps: Any) -> Any:
+    """Tensors instead of arrays."""
+    return mapped(torch.as_tensor, steps)
 
 
 def tensordict(steps: Tree) -> TensorDict:
