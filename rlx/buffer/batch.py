@@ -3,19 +3,19 @@
 import logging
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import LazyStackedTensorDict, NestedKey, TensorDict, TensorDictBase, is_tensorclass
+from tensordict import LazyStackedTensorDict, NestedKey, TensorDict, TensorDictBase, is_non_tensor, is_tensorclass
 from tensordict.utils import expand_as_right
 
-from rlx.buffer.index.continuity import INDEX, Evidence, contradicted, observed, taken
+from rlx.buffer.index.continuity import INDEX, Evidence, Leaves, Path, contradicted, observed, taken
 from rlx.buffer.index.trajectory_index import RingTrajectoryIndex
 from rlx.buffer.protocol import Keys, Rows, Storage
-from rlx.buffer.storage.step_schema import accelerator_of, leaves, leaves_of, padded, text_leaves
+from rlx.buffer.storage.step_schema import accelerator_of, leaves, leaves_of, nested, padded, text_leaves
 from rlx.errors import SchemaMismatchError
 from rlx.numbers import array_of
 from rlx.store.dataset import normalize
@@ -94,20 +94,36 @@ class Form:
 
     Args:
         name: ``tensordict``, ``tensor``, ``dict`` or ``tensorclass``.
+        is_numpy: whether a dict holds arrays of numpy, rather than tensors.
     """
 
     name: str
     cls: Any = None
+    is_numpy: bool = field(default=False, compare=False)
 
     def back(self, steps: TensorDictBase) -> Any:
         """Return steps in this form, without keys that a tensorclass lacks."""
         if self.name == "tensor":
             return steps[ITEM]
         if self.name == "dict":
-            return steps.to_dict()
+            return self.tree(leaves_of(steps)) if self.is_numpy else steps.to_dict()
         if self.cls is not None:
-            return self.cls.from_tensordict(steps.select(*(field.name for field in fields(self.cls)), strict=False))
+            return self.cls.from_tensordict(steps.select(*(one.name for one in fields(self.cls)), strict=False))
         return steps
+
+    def tree(self, leaves: Leaves) -> dict[str, Any]:
+        """Return leaves as dictionaries in dictionaries."""
+        return nested({path: leaf.numpy(force=True) for path, leaf in leaves.items()} if self.is_numpy else leaves)
+
+    @property
+    def saved_as(self) -> str:
+        """What a checkpoint calls it: a tensorclass is a TensorDict there."""
+        return "arrays" if self.is_numpy else TENSORDICT.name if self.cls is not None else self.name
+
+    @classmethod
+    def restored(cls, saved: str) -> "Form":
+        """Return the form that a checkpoint names."""
+        return cls("dict", is_numpy=True) if saved == "arrays" else cls(saved)
 
 
 TENSORDICT = Form("tensordict")
@@ -137,6 +153,82 @@ def form_of(data: Any) -> Form:
         "or a list of these",
         hint="torch.as_tensor(...) makes a tensor of numbers",
     )
+
+
+def columns_of(data: Any, ndim: int, *, is_step: bool = False) -> tuple[Form, Leaves] | None:
+    """Return the form and the leaves of a TensorDict, or of a dict of tensors or of numpy's arrays.
+
+    None if they are not tensors and arrays alone, or have further dimensions, which ``in_tensordict`` takes or refuses.
+
+    Args:
+        ndim: dimensions of the data [*lanes, n], or [*lanes] of a single step.
+        is_step: whether it is a single step, of which values may be numbers.
+    """
+    found: dict[Path, torch.Tensor] = {}
+    if isinstance(data, TensorDictBase):
+        return (TENSORDICT, found) if data.batch_dims == ndim and _add_tensors(data, (), found) else None
+    if not isinstance(data, dict):
+        return None
+    is_numpy = _add_arrays(data, (), found, may_be_numbers=is_step and not ndim)
+    return None if is_numpy is None or not found else (Form("dict", is_numpy=is_numpy), found)
+
+
+def _add_tensors(steps: TensorDictBase, parents: Path, found: dict[Path, torch.Tensor]) -> bool:
+    """Add the leaves of steps; return whether all of them are tensors."""
+    for name, value in steps.items():
+        if isinstance(value, torch.Tensor):
+            found[*parents, name] = value
+        elif (
+            not isinstance(value, TensorDictBase)
+            or is_non_tensor(value)
+            or not _add_tensors(value, (*parents, name), found)
+        ):
+            return False
+    return True
+
+
+# What torch makes of numbers.
+_NUMBERS: Mapping[type, Any] = {bool: np.bool_, int: np.int64, float: np.float32}
+
+
+def _add_arrays(
+    data: Mapping[Any, Any], parents: Path, found: dict[Path, torch.Tensor], *, may_be_numbers: bool
+) -> bool | None:
+    """Add the values of a dict; return whether some are not tensors, None if some are neither tensors nor arrays."""
+    is_numpy = False
+    for key, value in data.items():
+        path = (*parents, key) if isinstance(key, str) else (*parents, *as_path(key))
+        if isinstance(value, torch.Tensor):
+            found[path] = value
+            continue
+        if isinstance(value, dict):
+            below = _add_arrays(value, path, found, may_be_numbers=may_be_numbers)
+            if below is None:
+                return None
+            is_numpy |= below
+            continue
+        if not isinstance(value, np.ndarray):
+            if not may_be_numbers or not isinstance(value, bool | int | float | np.generic):
+                return None
+            value = np.asarray(value, None if isinstance(value, np.generic) else _NUMBERS[type(value)])
+        if value.dtype.kind not in "biufc" or not value.dtype.isnative:
+            return None
+        if not value.flags.writeable or min(value.strides, default=0) < 0:
+            value = value.copy()  # torch shares neither
+        found[path] = torch.from_numpy(value)
+        is_numpy = True
+    return is_numpy
+
+
+def mark(leaves: dict[Path, Any], info: Mapping[Any, Any]) -> None:
+    """Add the values of a sampler to the leaves of a batch, as ``write_info`` does to a TensorDict."""
+    device = accelerator_of(leaves)
+    for key, value in info.items():
+        path, tensor = as_path(key), torch.from_numpy(np.ascontiguousarray(value))
+        tensor = tensor if device is None else tensor.to(device)
+        if path[0] == "next" and tensor.dtype == torch.bool and path in leaves:
+            tensor = leaves[path] | tensor.reshape(leaves[path].shape)
+        leaves[path] = tensor
 
 
 def in_tensordict(data: Any, dim: int = 0, *, may_differ: bool = False) -> TensorDictBase:

@@ -140,8 +140,11 @@ class HERReplayBuffer(TensorDictReplayBuffer):
     def _info(self, draw: Draw) -> dict[Any, Any]:
         return {key: value for key, value in super()._info(draw).items() if key != _PLACES}
 
+    def _gives_leaves(self, transforms: Sequence[Any]) -> bool:  # noqa: ARG002 (goals are changed in a TensorDict)
+        return False
+
     def _gather(self, draw: Draw) -> TensorDictBase:
-        steps = super()._gather(draw)
+        steps: TensorDictBase = super()._gather(draw)
         changed = np.flatnonzero(~np.isnan(draw.info[_PLACES]))
         if len(changed):
             self._relabel(steps, changed, self._goals(draw.rows[changed], draw.info[_PLACES][changed]))

@@ -2,9 +2,9 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -40,37 +40,19 @@ class ReadWriteLock:
         # A copy in another process has no readers or writers yet.
         return type(self), ()
 
-    @contextmanager
-    def read(self) -> Iterator[None]:
+    def read(self) -> AbstractContextManager[None]:
         """Hold the lock together with other readers."""
-        me = threading.get_ident()
-        with self._mutex:  # not through the condition, which takes longer
-            self._check()
-            while self._writer is not None or self._waiting_writers:
-                self._condition.wait()
-            self._readers.add(me)
-        try:
-            yield
-        finally:
-            with self._mutex:
-                self._readers.discard(me)
-                if self._waiting_writers and not self._readers:
-                    self._condition.notify_all()
+        return _Reading(self)
 
-    @contextmanager
-    def write(self) -> Iterator[None]:
+    def write(self) -> AbstractContextManager[None]:
         """Hold the lock alone."""
-        with self._condition:
-            self._check()
-            self._acquire(None)
-        try:
-            yield
-        finally:
-            with self._condition:
-                self._release()
+        return _Writing(self)
 
     def _acquire(self, timeout: float | None) -> bool:
         """Wait until no thread is inside; return whether this thread is the writer then."""
+        if self._writer is None and not self._readers:
+            self._writer = threading.get_ident()
+            return True
         self._waiting_writers += 1
         try:
             is_free = self._condition.wait_for(lambda: self._writer is None and not self._readers, timeout)
@@ -115,6 +97,48 @@ class ReadWriteLock:
         self._readers &= {me}
         self._writer = me if self._writer == me and not self._is_forking else None
         self._waiting_writers, self._is_forking = 0, False
+
+
+class _Reading(AbstractContextManager[None]):
+    """The side of the readers; a generator would take three times as long."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, lock: ReadWriteLock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        lock = self._lock
+        with lock._mutex:  # not through the condition, which takes longer
+            lock._check()
+            while lock._writer is not None or lock._waiting_writers:
+                lock._condition.wait()
+            lock._readers.add(threading.get_ident())
+
+    def __exit__(self, *_: object) -> None:
+        lock = self._lock
+        with lock._mutex:
+            lock._readers.discard(threading.get_ident())
+            if lock._waiting_writers and not lock._readers:
+                lock._condition.notify_all()
+
+
+class _Writing(AbstractContextManager[None]):
+    """The side of the writer."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, lock: ReadWriteLock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        with self._lock._mutex:
+            self._lock._check()
+            self._lock._acquire(None)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock._mutex:
+            self._lock._release()
 
 
 @dataclass(slots=True, eq=False)

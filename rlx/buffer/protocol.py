@@ -59,6 +59,7 @@ class Storage(Protocol):
         is_in_files: whether a process that unpickles it shares the files instead of copying the steps,
             and a snapshot is written under the buffer's lock instead of from a copy.
         steps_may_differ: whether steps may differ in shapes and keys.
+        takes_leaves: whether it takes and gives leaves by path too, as rlx's own storages do.
         observation_keys: keys of observations, beside ``observation`` and ``pixels``.
 
     Example:
@@ -72,6 +73,7 @@ class Storage(Protocol):
     is_read_only: bool = False
     is_in_files: bool = False
     steps_may_differ: bool = False
+    takes_leaves: bool = False
     observation_keys: Collection[tuple[str, ...]] = ()
 
     def __len__(self) -> int:
@@ -89,6 +91,11 @@ class Storage(Protocol):
     def cursor(self) -> int | None:
         """The row of the first lane that is written next; None if only the writer counts."""
         return None
+
+    @property
+    def contradictions(self) -> int:
+        """Number of steps whose observations contradict their trajectory ids, among those looked at so far."""
+        return 0
 
     def row_at(self, ordinals: Rows) -> Rows:
         """Return [n] the rows of the 0th, 1st, ... stored step, lane by lane, oldest first; needs no trajectories."""

@@ -8,19 +8,30 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self, TypedDict, overload
+from typing import Any, Literal, Self, TypedDict, cast, overload
 
 import cloudpickle
 import numpy as np
 import torch
-from tensordict import NestedKey, TensorDictBase, is_tensorclass
+from tensordict import NestedKey, TensorDict, TensorDictBase, is_tensorclass
 
-from rlx.buffer.batch import TENSORDICT, Form, as_steps, form_of, in_tensordict, pinned, rows_of, write_info
+from rlx.buffer.batch import (
+    TENSORDICT,
+    Form,
+    as_steps,
+    columns_of,
+    form_of,
+    in_tensordict,
+    mark,
+    pinned,
+    rows_of,
+    write_info,
+)
 from rlx.buffer.batched_draws import DrawsAhead
 from rlx.buffer.checkpoint import Hook, load, save
 from rlx.buffer.prefetch import Draw, Prefetcher, ReadWriteLock
 from rlx.buffer.preprocess import Preprocessing
-from rlx.buffer.protocol import Rows, Sampler, Storage, TrajectoryIndex, Writer, check_kind
+from rlx.buffer.protocol import Rows, Sampler, Steps, Storage, TrajectoryIndex, Writer, check_kind
 from rlx.buffer.sampler.draws import Worker, worker_here
 from rlx.buffer.sampler.prioritized import PRIORITY_WEIGHT, PrioritizedSampler
 from rlx.buffer.sampler.steps import RandomSampler
@@ -28,6 +39,8 @@ from rlx.buffer.saved_dataset import Saving, save_dataset
 from rlx.buffer.snapshot import blocks, describe, restore, restore_parts, rows_state, steps_of, steps_state
 from rlx.buffer.storage.dataset import as_storage
 from rlx.buffer.storage.lists import ListStorage
+from rlx.buffer.storage.ring import RingStorage
+from rlx.buffer.storage.step_schema import accelerator_of, nested
 from rlx.buffer.transform.batches import ToDevice
 from rlx.buffer.transform.compose import Compose, Inverted, Transform, applied, reader, split
 from rlx.buffer.writer import RoundRobinWriter
@@ -52,6 +65,7 @@ class BatchOptions(TypedDict, total=False):
     pin_memory: bool
     collate_fn: Collate | None
     dim_extend: int | None
+    observation_keys: Sequence[NestedKey]
 
 
 class BufferOptions(BatchOptions, total=False):
@@ -81,6 +95,8 @@ class ReplayBuffer(Preprocessing):
         collate_fn: function from the TensorDict [n] of a batch to the batch that is returned.
         generator: seeds the sampler.
         dim_extend: time dimension of written data; the last of ``storage.ndim`` by default.
+        observation_keys: keys of observations, beside ``observation`` and ``pixels``. Where several sources may bring
+            one trajectory id, or steps have no ids, observations say which steps follow each other.
 
     Raises:
         TypeError: ``storage``, ``sampler`` or ``writer`` is not one, or ``generator`` cannot seed the sampler.
@@ -109,6 +125,7 @@ class ReplayBuffer(Preprocessing):
         collate_fn: Collate | None = None,
         generator: torch.Generator | None = None,
         dim_extend: int | None = None,
+        observation_keys: Sequence[NestedKey] = (),
     ) -> None:
         if batch_size is not None:
             self._size(batch_size)
@@ -116,6 +133,8 @@ class ReplayBuffer(Preprocessing):
         if prefetch and batch_size is None:
             raise ValueError("prefetch requires batch_size")
         self._storage: Storage = ListStorage(1_000) if storage is None else as_storage(storage)
+        if observation_keys:
+            self._storage.observation_keys = tuple(as_path(key) for key in observation_keys)
         self._sampler: Sampler = RandomSampler() if sampler is None else sampler
         check_kind("sampler", self._sampler, Sampler)
         if generator is not None:
@@ -181,6 +200,19 @@ class ReplayBuffer(Preprocessing):
         return self._batch_size
 
     @property
+    def observation_keys(self) -> Sequence[NestedKey]:
+        """Keys of observations, beside ``observation`` and ``pixels``; they tell sources apart that use one id."""
+        return tuple(path if len(path) > 1 else path[0] for path in self._storage.observation_keys)
+
+    @property
+    def contradictions(self) -> int:
+        """Number of steps whose observations contradict their trajectory ids, among those looked at so far.
+
+        Ids decide. Trajectories are looked at when a sampler of slices, a transform or ``save_dataset`` asks for them.
+        """
+        return self._storage.contradictions
+
+    @property
     def dim_extend(self) -> int | None:
         """Time dimension of written data, if it is not the last."""
         return self._dim_extend
@@ -198,46 +230,72 @@ class ReplayBuffer(Preprocessing):
         Args:
             step: one step, of a type that ``extend`` takes.
         """
-        rows = self.extend([step]).squeeze(-1)
-        return rows if rows.ndim else int(rows)
+        columns = columns_of(step, self._storage.ndim - 1, is_step=True) if self._takes_leaves else None
+        if columns is None:
+            rows = self.extend([step]).squeeze(-1)
+            return rows if rows.ndim else int(rows)
+        written = self._write(*columns, is_step=True)
+        return int(written[0]) if written.ndim == 1 else torch.from_numpy(written[..., 0])
 
     def extend(self, steps: Any) -> torch.Tensor:
         """Write steps and return their rows, int64.
 
-        A step continues the previous one only if its observation equals that step's next observation, whatever its
-        trajectory id.
+        Trajectory ids, flags, ``is_init`` and the order of writing say which steps follow each other. Where two
+        writes may be of two sources with the same ids, or steps have no ids, a step continues a trajectory only if its
+        observation is the next one of the trajectory's last step.
 
         Args:
             steps: [n], or [*lanes, n] into a storage of more dimensions, in time order; or a list of n steps. A
-                TensorDict, or a tensorclass, tensor or dict of tensors; samples have the same type. Dimensions that
-                the storage lacks belong to a row: [B, T] written to a storage of one dimension is B rows, each a
-                trajectory, and samples are [n, T].
+                TensorDict, or a tensorclass, tensor, or dict of tensors or of numpy's arrays; samples have the same
+                type. Dimensions that the storage lacks belong to a row: [B, T] written to a storage of one dimension
+                is B rows, each a trajectory, and samples are [n, T].
 
         Raises:
             SchemaMismatchError: keys, dtypes or shapes differ from the first write's; nothing is written.
         """
+        columns = columns_of(steps, self._storage.ndim) if self._takes_leaves else None
+        if columns is not None:
+            return torch.from_numpy(self._write(*columns))
         form = form_of(steps)
-        self._check_form(form)
         listed = isinstance(steps, Sequence) and not is_tensorclass(steps)
         may_differ = self._storage.steps_may_differ
         ready = in_tensordict(steps, self._storage.ndim - 1, may_differ=may_differ)
         ready = as_steps(ready, self._storage.ndim, None if listed else self._dim_extend)
-        ready = self._transform.inv(ready)
+        return torch.from_numpy(self._write(form, self._transform.inv(ready)))
+
+    @property
+    def _takes_leaves(self) -> bool:
+        """Whether leaves are written as they are given, without a TensorDict."""
+        return (
+            self._storage.takes_leaves
+            and type(self._writer) is RoundRobinWriter
+            and self._dim_extend is None
+            and not self._transform.has_inverse
+        )
+
+    def _write(self, form: Form, steps: Steps, *, is_step: bool = False) -> Rows:
+        self._check_form(form)
+        storage, writer = self._storage, self._writer
         with self._lock.write():
-            rows = self._writer.extend(self._storage, ready)
+            if isinstance(steps, TensorDictBase):
+                rows = writer.extend(storage, steps)
+                kept = rows[rows >= 0]  # a writer may drop steps
+            else:
+                rows = kept = cast("RingStorage", storage).append(steps, is_step=is_step)
+                writer.cursor = storage.cursor or 0
             self._form = form
             with self._sampler_lock:
-                self._sampler.extended(self._storage, rows[rows >= 0])  # a writer may drop steps
-                self._extended(rows, ready)
-            self._write_count += ready.batch_size[: self._storage.ndim].numel()
+                self._sampler.extended(storage, kept)
+                self._extended(rows, steps)
+            self._write_count += rows.size
             self._written(rows)
-        return torch.from_numpy(rows)
+        return rows
 
     def _check_form(self, form: Form) -> None:
         if self._form is not None and self._form != form and len(self._storage):
             raise SchemaMismatchError(f"{form.name}: expected {self._form.name}, as was written first")
 
-    def _extended(self, rows: Rows, steps: TensorDictBase) -> None:
+    def _extended(self, rows: Rows, steps: Steps) -> None:
         """Update for steps [*lanes, n] that were just written at rows of the same shape."""
 
     def __setitem__(self, index: Any, steps: TensorDictBase) -> None:
@@ -258,7 +316,9 @@ class ReplayBuffer(Preprocessing):
         return bool(split(self._transform.transforms)[0])
 
     def _written(self, rows: Rows, *, all_batches: bool = False) -> None:
-        self._left = deque(draw for draw in self._left if not (draw.describes_steps and np.isin(draw.rows, rows).any()))
+        if self._left:
+            stale = [draw for draw in self._left if draw.describes_steps and np.isin(draw.rows, rows).any()]
+            self._left = deque(draw for draw in self._left if draw not in stale)
         if self._prefetcher is not None:
             self._prefetcher.written(rows, all_batches=all_batches)
 
@@ -271,18 +331,18 @@ class ReplayBuffer(Preprocessing):
             self._write_count = 0
             self._discard()
 
-    def update_priority(self, rows: Rows | torch.Tensor | int, priority: torch.Tensor | float) -> None:
+    def update_priority(self, index: Rows | torch.Tensor | int, priority: torch.Tensor | float) -> None:
         """Update the priorities of rows in the sampler.
 
         Args:
-            rows: [n] rows, as in ``info["index"]``; or one.
+            index: [n] rows, as in ``info["index"]``; or one.
             priority: [n], or [n, ...] to be reduced as the sampler does, or one for all.
 
         Raises:
             ValueError: the numbers of priorities and rows differ.
         """
         with self._lock.read(), self._sampler_lock:
-            self._set_priority(rows, priority)
+            self._set_priority(index, priority)
 
     def _set_priority(self, rows: Rows | torch.Tensor | int, priority: torch.Tensor | float) -> None:
         given = array_of(rows, np.int64)
@@ -362,13 +422,27 @@ class ReplayBuffer(Preprocessing):
             says_of_steps = self._sampler.draws_slices or any(isinstance(key, tuple) for key in info)
             return Draw(rows, info, self._sampler.ran_out, says_of_steps)
 
-    def _gather(self, draw: Draw) -> TensorDictBase:
+    def _gather(self, draw: Draw) -> Any:
         if draw.read is not None:
             return draw.read()
-        around, _ = split(self._transform.transforms)
-        steps = reader(self._storage, around, self._index).read(draw.rows) if around else self._storage.get(draw.rows)
+        around, rest = split(self._transform.transforms)
+        storage = self._storage
+        if not around and storage.takes_leaves and not (plain := cast("RingStorage", storage)).row_shape:
+            leaves = dict(plain.get_leaves(draw.rows))
+            mark(leaves, self._marks(draw))
+            is_dict = (
+                self._form is not None and self._form.name == "dict" and type(self)._gather is ReplayBuffer._gather
+            )
+            if is_dict and not (rest or self._collate or self._pin_memory):
+                return cast("Form", self._form).tree(leaves)
+            return TensorDict(nested(leaves), [len(draw.rows)], device=accelerator_of(leaves))
+        steps = reader(storage, around, self._index).read(draw.rows) if around else storage.get(draw.rows)
         write_info(steps, self._marks(draw))
         return steps
+
+    def _gives_leaves(self, transforms: Sequence[Any]) -> bool:
+        """Return whether nothing is done to batches that needs a TensorDict."""
+        return not (transforms or self._collate or self._pin_memory)
 
     def _index(self) -> TrajectoryIndex:
         """Return which steps follow each other: by the keys of the slices, where the sampler draws slices."""
@@ -381,7 +455,9 @@ class ReplayBuffer(Preprocessing):
     def _chosen_index(self) -> TrajectoryIndex:
         return self._sampler.index(self._storage)
 
-    def _finish(self, steps: TensorDictBase) -> Any:
+    def _finish(self, steps: Any) -> Any:
+        if not isinstance(steps, TensorDictBase):
+            return steps
         batch = steps if self._collate is None else self._collate(steps)
         rest = split(self._transform.transforms)[1]
         if not self._pin_memory:
@@ -591,8 +667,8 @@ class ReplayBuffer(Preprocessing):
 
     def _state(self) -> dict[str, Any]:
         state = describe(self._storage, self._sampler, self._writer, self._pending())
-        form = TENSORDICT if self._form is None or self._form.cls is not None else self._form
-        return {**state, "write_count": self._write_count, "form": form.name}
+        form = TENSORDICT if self._form is None else self._form
+        return {**state, "write_count": self._write_count, "form": form.saved_as}
 
     @contextmanager
     def reading(self) -> Iterator[dict[str, Any]]:
@@ -620,7 +696,7 @@ class ReplayBuffer(Preprocessing):
             self._left.extend(parts())
             self._write_count = state["write_count"]
             if self._form is None or self._form.cls is None:  # a class is not in a checkpoint
-                self._form = Form(state.get("form", TENSORDICT.name))
+                self._form = Form.restored(state.get("form", TENSORDICT.name))
 
     def shutdown(self) -> None:
         """Stop the prefetch threads; sampling starts them again. Otherwise they stop with the buffer."""

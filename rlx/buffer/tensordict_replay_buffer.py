@@ -8,13 +8,14 @@ from tensordict import NestedKey, TensorDictBase
 
 from rlx.buffer.batch import TENSORDICT, Form
 from rlx.buffer.prefetch import Draw
-from rlx.buffer.protocol import Rows, Storage
+from rlx.buffer.protocol import Rows, Steps, Storage
 from rlx.buffer.replay_buffer import BatchOptions, BufferOptions, ReplayBuffer
 from rlx.buffer.sampler.prioritized import PrioritizedSampler, Reduction
 from rlx.buffer.storage.dataset import as_storage
 from rlx.buffer.storage.lists import ListStorage
 from rlx.errors import SchemaMismatchError
 from rlx.store.dataset import Dataset
+from rlx.transform.protocol import as_path
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
@@ -41,11 +42,16 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def update_tensordict_priority(self, batch: TensorDictBase) -> None:
         """Update priorities from a batch: by its ``index``, the values [n] or [n, ...] of its priority key.
 
-        Several numbers per step are reduced as the sampler's ``reduction`` says: to the largest by default.
+        Several numbers per step are reduced as the sampler's ``reduction`` says: to the largest by default. With a
+        sampler without priorities, this does nothing.
 
         Raises:
             KeyError: the batch has no index, or no priorities.
         """
+        if self.priority_key not in batch.keys(include_nested=True) and not isinstance(
+            self.sampler, PrioritizedSampler
+        ):
+            return
         self.update_priority(named_rows(batch["index"]), batch[self.priority_key])
 
     def _check_form(self, form: Form) -> None:
@@ -55,8 +61,9 @@ class TensorDictReplayBuffer(ReplayBuffer):
                 f"{type(self).__name__}: expected a TensorDict, found a {form.name}", hint="use ReplayBuffer"
             )
 
-    def _extended(self, rows: Rows, steps: TensorDictBase) -> None:
-        priority = steps.get(self.priority_key, None)
+    def _extended(self, rows: Rows, steps: Steps) -> None:
+        key: Any = self.priority_key if isinstance(steps, TensorDictBase) else as_path(self.priority_key)
+        priority = steps.get(key, None)
         if priority is not None:
             self._set_priority(rows, priority)
 

@@ -1,7 +1,7 @@
 """Writers: the rows that new steps go to."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from tensordict import NestedKey, TensorDictBase
 from tensordict.utils import expand_as_right
 
 from rlx.buffer.index.continuity import ORIGIN
-from rlx.buffer.protocol import Rows, Steps, Storage
+from rlx.buffer.protocol import Rows, Storage
 from rlx.buffer.sampler.prioritized import REDUCE
 from rlx.buffer.snapshot import SavedState
 from rlx.errors import SchemaMismatchError
@@ -31,9 +31,9 @@ class RoundRobinWriter(SavedState):
     def __init__(self) -> None:
         self.cursor = 0
 
-    def extend(self, storage: Storage, steps: Steps) -> Rows:
-        """Write steps [*lanes, n], or leaves of them that the storage takes; return their rows, of the same shape."""
-        rows = storage.append(cast("TensorDictBase", steps))
+    def extend(self, storage: Storage, steps: TensorDictBase) -> Rows:
+        """Write steps [*lanes, n]; return their rows, of the same shape."""
+        rows = storage.append(steps)
         if rows.size:
             self.cursor = (int(rows[(0,) * (rows.ndim - 1)][-1]) + 1) % (storage.max_size // storage.lanes)
         return rows
@@ -62,10 +62,8 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
         tensor([0, 1, 2])
     """
 
-    def extend(self, storage: Storage, steps: Steps) -> Rows:
+    def extend(self, storage: Storage, steps: TensorDictBase) -> Rows:
         """Write steps [*lanes, n]; return their rows, of the same shape."""
-        if not isinstance(steps, TensorDictBase):
-            raise TypeError("expected a TensorDict of steps, found leaves")
         shape = steps.batch_size[: storage.ndim]
         lanes, count = shape[:-1].numel(), shape[-1]
         size = storage.max_size // max(1, lanes)

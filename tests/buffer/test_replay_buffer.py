@@ -339,7 +339,10 @@ def test_a_sampler_of_ones_own_has_the_defaults_of_the_protocol() -> None:
         ({"sampler": object()}, "sampler: expected a rlx.buffer.Sampler, found object without draws_slices, emptied"),
         ({"sampler": RandomSampler}, "found the class RandomSampler itself: give RandomSampler"),
         ({"sampler": LazyTensorStorage(3)}, "sampler: expected a rlx.buffer.Sampler, found LazyTensorStorage without"),
-        ({"storage": object()}, "storage: expected a rlx.buffer.Storage, found object without append, cursor, empty"),
+        (
+            {"storage": object()},
+            "storage: expected a rlx.buffer.Storage, found object without append, contradictions, cursor",
+        ),
         ({"storage": "cartpole"}, "expected a rlx.buffer.Storage or a dataset, found 'cartpole': use rlx.open"),
         ({"writer": object()}, "writer: expected a rlx.buffer.Writer, found object without cursor, empty, extend"),
     ],

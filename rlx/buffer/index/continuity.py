@@ -228,6 +228,9 @@ class Provenance:
             is_init: [lanes, n] whether each starts an episode; None if they do not say.
         """
         marks = self._marks
+        if rows.size == 1 and is_init is None and self.origin is origin is None:
+            marks[rows[0, 0]] = _BEGINS
+            return
         marks[rows] = 0 if is_init is None else np.where(is_init, _STARTS, _CONTINUES)
         marks[rows[:, 0]] |= _BEGINS
         if origin is not None and self.origin is None and (origin >= 0).any():

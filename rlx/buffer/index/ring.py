@@ -33,12 +33,28 @@ class Ring:
         self.pushes = 0
 
     def __len__(self) -> int:
+        if self.lanes == 1:
+            return int(self.tail[0]) - int(self.head[0])
         return int((self.tail - self.head).sum())
 
     def push(self, lanes: Rows, steps: Rows) -> None:
         """Advance each of these lanes, all different, by a number of steps; the oldest steps are overwritten."""
         self.pushes += 1
         self.tail[lanes] += steps
+        np.maximum(self.head, self.tail - self.size, out=self.head)
+
+    def next_rows(self, steps: int) -> Rows:
+        """Return [lanes, n] the rows of the next steps of every lane."""
+        if self.lanes > 1:
+            return np.arange(self.lanes)[:, None] * self.size + (self.tail[:, None] + np.arange(steps)) % self.size
+        begin = int(self.tail[0]) % self.size
+        rows = np.arange(begin, begin + steps)[None]
+        return rows if begin + steps <= self.size else rows % self.size
+
+    def advance(self, steps: int) -> None:
+        """Advance all lanes by a number of steps; the oldest steps are overwritten."""
+        self.pushes += 1
+        self.tail += steps
         np.maximum(self.head, self.tail - self.size, out=self.head)
 
     def row_at(self, ordinals: Rows) -> Rows:
@@ -207,12 +223,22 @@ class LaneLog:
             lanes: [m] each named once.
             heads: [m] times of steps that are stored.
         """
-        first = self._slots(lanes, heads) - lanes * self._keys.shape[1]
-        count = first - self._first[lanes]
-        place = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count - self._first[lanes], count)
-        dropped: Rows = self._numbers[np.repeat(lanes, count), place]
-        self._first[lanes] = first
+        dropped = self.until(lanes, heads, itself=False)
+        self._first[lanes] = self._slots(lanes, heads) - lanes * self._keys.shape[1]
         return dropped
+
+    def until(self, lanes: Rows, times: Rows, *, itself: bool = True) -> Rows:
+        """Return [n] the segments of lanes up to the ones that hold stored steps, lane by lane.
+
+        Args:
+            lanes: [m] each named once.
+            times: [m] times of the steps.
+            itself: whether to include these last ones.
+        """
+        count = self._slots(lanes, times) - lanes * self._keys.shape[1] - self._first[lanes] + itself
+        place = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count - self._first[lanes], count)
+        numbers: Rows = self._numbers[np.repeat(lanes, count), place]
+        return numbers
 
     def all(self) -> Rows:
         """Return [n] every segment, lane by lane, oldest first."""

@@ -30,6 +30,7 @@ _TRAJECTORY = np.dtype(
 _COLUMNS = {"segments": 6, "trajectories": 3, "waiting": 4}
 # Open trajectories of which nothing is stored any more that are remembered, in case a step of them still comes.
 MAX_WAITING = 1 << 16
+_UNKNOWN = bytes(16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +212,10 @@ class Segments:
             for number in numbers:
                 if number in newest_run:
                     self._led_to[number] = digests.end(newest_run[number])
-                elif number not in self._led_to and self.trajectories["tail"][number] >= 0:
-                    tail = self.table[self.trajectories["tail"][number]]
-                    row = self.ring.row(tail["lane"], tail["time"] + tail["length"] - 1)
-                    self._led_to[number] = digests.end_at(row)
+                elif number not in self._led_to and (segment := self.trajectories["tail"][number]) >= 0:
+                    lane_of, time, length = (self.table[name][segment] for name in ("lane", "time", "length"))
+                    if time + length > self.ring.head[lane_of]:
+                        self._led_to[number] = digests.end_at(self.ring.row(lane_of, time + length - 1))
                 led_to = self._led_to.get(number)
                 if led_to == digests.start(run) or (led_to is None and only):
                     found.setdefault(lane, []).append(number)
@@ -235,6 +236,28 @@ class Segments:
         """Drop what is older than these times [lanes], which are not after the lanes' ends."""
         np.maximum(self.ring.head, head, out=self.ring.head)
         self._trim(np.flatnonzero(self.ring.head < self.ring.tail))
+
+    def about_to_end(self, head: Rows) -> tuple[Rows, Rows]:
+        """Return [n] open trajectories that lose their last stored step if lanes begin at times [lanes] ``head``.
+
+        Also [n] the row of that step.
+        """
+        lanes = np.flatnonzero(head > self.ring.head)
+        segment = self.log.until(lanes, head[lanes] - 1)
+        owner = self.table["trajectory"][segment]
+        end = self.table["time"][segment] + self.table["length"][segment]
+        lost = (end <= head[self.table["lane"][segment]]) & (self.trajectories["tail"][owner] == segment)
+        chosen = np.flatnonzero(lost & self.trajectories["is_open"][owner])
+        return owner[chosen], self.ring.row(self.table["lane"][segment[chosen]], end[chosen] - 1)
+
+    def led(self, numbers: Rows, digests: list[bytes]) -> None:
+        """Remember where open trajectories [n] led to."""
+        self._led_to.update(zip(numbers.tolist(), digests, strict=True))
+
+    def led_to(self, numbers: Rows) -> NDArray[np.uint8]:
+        """Return [n, 16] digests of where open trajectories led to; 0 where that is not known."""
+        digests = [self._led_to.get(number, _UNKNOWN) for number in numbers.tolist()]
+        return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, len(_UNKNOWN))
 
     def _forget(self) -> None:
         """Remove the oldest open trajectories without stored steps beyond the limit."""
@@ -397,13 +420,14 @@ class Segments:
         number = self.log.all()
         return number[np.argsort(self.table["serial"][number], kind="stable")]
 
-    def rename(self, ids: Rows, born: Rows, waiting: NDArray[np.int64], serial: int) -> None:
+    def rename(self, ids: Rows, born: Rows, waiting: NDArray[np.int64], led_to: NDArray[np.uint8], serial: int) -> None:
         """Give ids to trajectories [N] that were added as 0 to N, and add waiting ones.
 
         Args:
             ids: [N] the id of each.
             born: [N] what orders their first writes.
             waiting: [n, 4] id, lane, length and born of those that are open and of which nothing is stored.
+            led_to: [n, 16] digests of where these led to.
         """
         found = np.flatnonzero(self.trajectories["head"] >= 0)
         number = np.empty(len(found), np.int64)
@@ -413,11 +437,13 @@ class Segments:
         for record in number[self.trajectories["is_open"][number]].tolist():
             key, lane = (int(self.trajectories[name][record]) for name in ("id", "lane"))
             self._open.setdefault(key, {}).setdefault(lane, []).append(record)
-        for (key, lane, length, first), record in zip(
-            waiting.tolist(), self._trajectories.take(len(waiting)).tolist(), strict=True
+        for (key, lane, length, first), digest, record in zip(
+            waiting.tolist(), map(bytes, led_to), self._trajectories.take(len(waiting)).tolist(), strict=True
         ):
             self.trajectories[record] = (-1, -1, lane, key, length, first, True, False)
             self._wait(record, key, lane)
+            if digest != _UNKNOWN:
+                self._led_to[record] = digest
         self._serial = serial
 
 
@@ -472,7 +498,8 @@ def save_segments(segments: Segments) -> dict[str, torch.Tensor]:
     Returns:
         ``segments`` [n, 6], in the order of their writing: lane, stored steps, trajectory, steps lost before,
         detached, sealed. ``trajectories`` [N, 3]: id, born, open. ``waiting`` [w, 4]: id, lane, length, born of those
-        that are open and of which nothing is stored. ``serial`` [1]. All int64.
+        that are open and of which nothing is stored. ``serial`` [1]. All int64. ``led_to`` [w, 16], uint8: digests of
+        where the waiting ones led to.
     """
     number = segments.in_order()
     table = segments.table[number]
@@ -495,6 +522,7 @@ def save_segments(segments: Segments) -> dict[str, torch.Tensor]:
         "segments": torch.from_numpy(np.stack(columns, axis=1).astype(np.int64)),
         "trajectories": torch.from_numpy(np.stack([owners["id"], owners["born"], owners["is_open"]], axis=1)),
         "waiting": torch.from_numpy(np.stack(remembered, axis=1)),
+        "led_to": torch.from_numpy(segments.led_to(segments.waiting).copy()),
         "serial": torch.tensor([segments.serial]),
     }
 
@@ -520,7 +548,10 @@ def load_segments(ring: Ring, state: Mapping[str, torch.Tensor]) -> Segments:
     if len(lane):
         segments.append(Runs.of(lane, length, trajectory, ends, lost=lost, wandering=frozenset(trajectory.tolist())))
     segments.mark(detached.astype(bool), sealed.astype(bool))
-    segments.rename(ids, born, waiting, int(state["serial"][0]))
+    led_to = state.get("led_to", torch.zeros(len(waiting), len(_UNKNOWN), dtype=torch.uint8)).numpy()
+    if led_to.dtype != np.uint8 or led_to.shape != (len(waiting), len(_UNKNOWN)):
+        raise SchemaMismatchError(f"checkpoint: index has led_to of shape {list(led_to.shape)}")
+    segments.rename(ids, born, waiting, led_to, int(state["serial"][0]))
     return segments
 
 

@@ -63,9 +63,17 @@ class RingTrajectoryIndex:
         return self._generation + (0 if self._ring is None else self._ring.pushes)
 
     def before_overwriting(self, head: Rows) -> None:
-        """Index steps before the times [lanes] ``head``, which are about to be overwritten."""
+        """Index what is about to be overwritten, steps before the times [lanes] ``head``, while it is there."""
+        if not (head > 0).any():
+            return
         if (head > self._segments.ring.tail).any():
             self.catch_up()
+        if self._segments.ring.pushes >= 0:
+            head = np.minimum(np.maximum(head, self._segments.ring.head), self._segments.ring.tail)
+            numbers, rows = self._segments.about_to_end(head)
+            evidence = self._facts(rows).evidence if len(rows) else None
+            if evidence is not None:
+                self._segments.led(numbers, evidence.ends(rows))
 
     def catch_up(self) -> None:
         """Index the steps that were written to the ring since the last time, after any whose ids or flags changed.

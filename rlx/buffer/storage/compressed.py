@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rlx.buffer.index.continuity import Leaves, Path, bytes_of
 from rlx.buffer.index.ring import run_starts
 from rlx.buffer.protocol import Rows
+from rlx.buffer.storage.ring import RingStorage
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.numbers import check_whole
 from rlx.store.chunk_codec import ZstdChunks
@@ -219,7 +220,7 @@ class CompressedStorage(LazyTensorStorage):
                 continue
             self._refs[path] = _Refs(np.full(self.max_size, -1, np.int64), np.zeros(self.max_size, np.int32))
             self._logs.setdefault(self._log_of(path), FrameLog(row_bytes, self._level))
-        self._tensors = small
+        self._hold(small)
 
     def _log_of(self, path: Path) -> Path:
         """Return the key whose log a key's frames are in: an observation and the next one share theirs."""
@@ -237,8 +238,9 @@ class CompressedStorage(LazyTensorStorage):
 
     def _append(self, rows: Rows, leaves: Leaves) -> None:
         super()._append(rows, {path: leaf for path, leaf in leaves.items() if path in self._tensors})
-        images = {path: leaf.reshape(rows.size, *leaf.shape[2:]) for path, leaf in leaves.items() if path in self._refs}
-        self._write_images(rows.reshape(-1), images)
+        images = {path: leaf for path, leaf in leaves.items() if path in self._refs}
+        flat = {path: leaf.reshape(rows.size, *self._schema[path][1]) for path, leaf in images.items()}
+        self._write_images(rows.reshape(-1), flat)
 
     def _write(self, rows: Rows, leaves: Leaves) -> None:
         super()._write(rows, {path: leaf for path, leaf in leaves.items() if path in self._tensors})
@@ -314,6 +316,8 @@ class CompressedStorage(LazyTensorStorage):
         small = super()._read(rows, [path for path in paths if path in self._tensors])
         leaves = {**small, **self._read_images(rows, [path for path in paths if path in self._refs])}
         return {path: leaves[path] for path in paths}
+
+    _observations = RingStorage._observations
 
     def _read_images(self, rows: Rows, paths: Sequence[Path]) -> Leaves:
         leaves = {}

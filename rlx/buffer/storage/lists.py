@@ -10,7 +10,7 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_lea
 from rlx.buffer.index.continuity import Leaves, Path
 from rlx.buffer.protocol import Keys, Rows, Steps
 from rlx.buffer.storage.ring import RingStorage
-from rlx.buffer.storage.step_schema import leaves_of, nested
+from rlx.buffer.storage.step_schema import leaves_of
 from rlx.errors import SchemaMismatchError
 from rlx.transform.protocol import as_path
 
@@ -77,6 +77,7 @@ class LazyStackStorage(ListStorage):
     """
 
     steps_may_differ = True
+    takes_leaves = False
 
     def __init__(self, max_size: int = 1_000) -> None:
         super().__init__(max_size)
@@ -102,11 +103,10 @@ class LazyStackStorage(ListStorage):
         stacked: TensorDictBase = LazyStackedTensorDict.lazy_stack(steps, 0)
         return stacked
 
-    def append(self, steps: Steps) -> Rows:
+    def append(self, steps: Steps, *, is_step: bool = False) -> Rows:  # noqa: ARG002 (it takes no leaves)
         """Append steps [n]; return their rows."""
-        alike, rest = _parted(
-            steps if isinstance(steps, TensorDictBase) else TensorDict(nested(steps)).auto_batch_size_(1)
-        )
+        assert isinstance(steps, TensorDictBase), "it takes no leaves"
+        alike, rest = _parted(steps)
         rows = super().append(alike)
         self._keep(rows, rest)
         return rows

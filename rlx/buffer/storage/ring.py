@@ -56,6 +56,8 @@ class RingStorage(SavedSteps, Storage, ABC):
 
     """
 
+    takes_leaves = True
+
     def __init__(self, max_size: int, *, ndim: int = 1) -> None:
         # 1e6 is a size too, as in TorchRL.
         check_whole("max_size", int(max_size) if isinstance(max_size, float) and max_size % 1 == 0 else max_size)
@@ -100,8 +102,11 @@ class RingStorage(SavedSteps, Storage, ABC):
         """Return copies of these leaves at rows [n] that hold something."""
 
     def _append(self, rows: Rows, leaves: Leaves) -> None:
-        """Write leaves [lanes, n, ...] at rows [lanes, n], which follow each other in the rings of all lanes."""
-        flat = {path: leaf.reshape(rows.size, *leaf.shape[2:]) for path, leaf in leaves.items()}
+        """Write leaves [*lane_shape, n, ...] at rows [lanes, n], which follow each other in the rings of all lanes.
+
+        Of a single step the leaves may lack the dimension of time.
+        """
+        flat = {path: leaf.reshape(rows.size, *self._schema[path][1]) for path, leaf in leaves.items()}
         self._write(rows.reshape(-1), flat)
 
     def __len__(self) -> int:
@@ -185,47 +190,43 @@ class RingStorage(SavedSteps, Storage, ABC):
             chosen |= dict.fromkeys(below)
         return list(chosen)
 
-    def append(self, steps: Steps) -> Rows:
+    def append(self, steps: Steps, *, is_step: bool = False) -> Rows:
         """Append steps [*lane_shape, n] to their lanes; return their rows, of the same shape.
 
         Further dimensions belong to a row: [B, T] into a storage of one dimension are B rows of T steps each.
 
         Args:
             steps: the steps, or their leaves [*lane_shape, n, ...] by path.
+            is_step: whether they are leaves [*lane_shape, ...] of one step.
 
         Raises:
             SchemaMismatchError: keys, dtypes, shapes or lanes other than the first write's; nothing is written.
         """
         given = self._leaves(steps)
-        first = next(iter(given.values())).shape[: self.ndim] if given else ()
-        batch_size = steps.batch_size if isinstance(steps, TensorDictBase) else first
-        shape, row_shape = tuple(batch_size[: self.ndim]), tuple(batch_size[self.ndim :])
+        if isinstance(steps, TensorDictBase):
+            shape, row_shape = tuple(steps.batch_size[: self.ndim]), tuple(steps.batch_size[self.ndim :])
+        else:
+            shape, row_shape = tuple(next(iter(given.values())).shape[: self.ndim - is_step]) + (1,) * is_step, ()
         if len(shape) != self.ndim:
             raise SchemaMismatchError(f"steps of shape {list(shape)}: expected {self.ndim} dimensions")
-        leaves = self._admit(given, shape, row_shape)
-        size, lanes, count = self._ring.size, self._ring.lanes, shape[-1]
-        if self._indices:
+        leaves = self._admit(given, shape, row_shape, is_step=is_step)
+        ring, count = self._ring, shape[-1]
+        if self._indices and count:
             for index in self._indices.values():
-                index.before_overwriting(self._ring.tail + count - size)
-            if count > size:  # steps that are overwritten at once are indexed, too
-                return np.concatenate(
-                    [self.append(part) for part in _split(given, self.ndim - 1, count - size)], axis=-1
-                )
-        rows = (self._ring.tail[:, None] + np.arange(count)) % size
-        if lanes > 1:
-            rows += np.arange(lanes)[:, None] * size
-        kept = min(count, size)
-        if kept:
-            written = rows if kept == count else rows[:, count - kept :]
-            if self.ndim != 2 or kept < count:  # they are [lanes, n] already
-                leaves = {
-                    path: leaf.reshape(lanes, count, *leaf.shape[self.ndim :])[:, count - kept :]
-                    for path, leaf in leaves.items()
-                }
+                index.before_overwriting(ring.tail + count - ring.size)
+            if count > ring.size:  # steps that are overwritten at once are indexed, too
+                parts = _split(given, self.ndim - 1, count - ring.size)
+                return np.concatenate([self.append(part) for part in parts], axis=-1)
+        rows = ring.next_rows(count)
+        if kept := min(count, ring.size):
+            written = rows
+            if kept < count:
+                written = rows[:, count - kept :]
+                leaves = {path: leaf.narrow(self.ndim - 1, count - kept, kept) for path, leaf in leaves.items()}
             self._announce(count)
             self._append(written, leaves)
             self._note(written, given)
-            self._ring.push(np.arange(lanes), np.full(lanes, count))
+            ring.advance(count)
             self._wrote(written, given)
         return rows if self.ndim == 2 else rows.reshape(shape)
 
@@ -235,8 +236,8 @@ class RingStorage(SavedSteps, Storage, ABC):
         told: dict[Path, NDArray[Any]] = {}
         for path in _TOLD & given.keys():
             leaf = given[path].numpy(force=True)
-            steps = leaf.shape[: self.ndim]
-            if leaf.size == math.prod(steps) and leaf.dtype.kind == ("b" if path == IS_INIT else "i"):
+            one_each = math.prod(leaf.shape[self.ndim :]) == 1 and leaf.size >= rows.size
+            if one_each and leaf.dtype.kind == ("b" if path == IS_INIT else "i"):
                 told[path] = leaf.reshape(lanes, -1)[:, -count:]
         self._provenance.note(rows, told.get(ORIGIN, told.get(INDEX)), told.get(IS_INIT))
 
@@ -249,11 +250,15 @@ class RingStorage(SavedSteps, Storage, ABC):
                 steps = dict(self._read(first, list(self._schema)))
                 self._write(first, steps | {IS_INIT: torch.ones_like(steps[IS_INIT])})
 
-    def _admit(self, given: Leaves, shape: tuple[int, ...], row_shape: tuple[int, ...] = ()) -> Leaves:
-        """Return the leaves to be stored of steps [*lane_shape, n]; the first settle the schema and the lanes."""
+    def _admit(
+        self, given: Leaves, shape: tuple[int, ...], row_shape: tuple[int, ...] = (), *, is_step: bool = False
+    ) -> Leaves:
+        """Return the leaves to be stored of steps [*lane_shape, n], or of one step [*lane_shape]; the first settle the
+        schema and the lanes."""
         lane_shape = shape[:-1]
+        leading = lane_shape if is_step else shape
         if not self._schema:
-            schema = schema_of({path: leaf for path, leaf in given.items() if path != ORIGIN}, len(shape))
+            schema = schema_of({path: leaf for path, leaf in given.items() if path != ORIGIN}, len(leading))
             self._lay_out(lane_shape)
             self._schema, self._row_shape = schema, row_shape
             self._allocate()
@@ -262,7 +267,7 @@ class RingStorage(SavedSteps, Storage, ABC):
                 f"rows of shape {list(row_shape)}: expected {list(self._row_shape)}, the shape of the first",
                 hint=None if self._row_shape else "reshape(-1) makes single steps of trajectories",
             )
-        leaves = fitted(given, self._schema, shape)
+        leaves = fitted(given, self._schema, leading)
         if lane_shape != self._lane_shape:
             if len(self):
                 raise SchemaMismatchError(f"lanes of shape {list(lane_shape)}: expected {list(self._lane_shape)}")
@@ -384,6 +389,11 @@ class RingStorage(SavedSteps, Storage, ABC):
             columns = partial(self._facts, keys)
             self._indices[keys] = RingTrajectoryIndex(self._ring.size, self.lanes, ring=self._ring, columns=columns)
         return self._indices[keys]
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Dimensions of written steps that belong to a row."""
+        return self._row_shape
 
     @property
     def contradictions(self) -> int:

@@ -116,7 +116,7 @@ def fitted(given: Leaves, schema: StepSchema, shape: tuple[int, ...]) -> dict[Pa
                 raise SchemaMismatchError(f"key {'/'.join(path)!r} is missing: expected {_names(schema)}")
             missing += 1
             leaf = torch.full((*shape, *rest), _OPTIONAL[path], dtype=dtype)
-        elif leaf.dtype != dtype or leaf.shape != shape + rest:
+        elif leaf.dtype != dtype or leaf.shape != (shape + rest if shape else rest):
             steps, dims = tuple(leaf.shape[: len(shape)]), len(shape)
             found, expected = _described(leaf.dtype, tuple(leaf.shape[dims:])), _described(dtype, rest)
             if steps != shape:

@@ -13,12 +13,13 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rlx.accelerator import device_named, present
-from rlx.buffer.index.continuity import Leaves, Path
+from rlx.buffer.index.continuity import Leaves, Path, taken
 from rlx.buffer.protocol import Rows
 from rlx.buffer.storage.ring import RingStorage
 from rlx.buffer.storage.step_schema import leaves_of, schema_of, signed, text_leaves
 from rlx.errors import DatasetExistsError, DiskFullError, SamplingError, SchemaMismatchError
 
+_SMALL = 4096  # bytes of a row up to which numpy picks rows faster than torch
 _WRITES = "%writes.memmap"  # the number of steps ever written, by all processes; no key has this file
 
 
@@ -42,15 +43,31 @@ class LazyTensorStorage(RingStorage):
     def __init__(self, max_size: int, *, ndim: int = 1, device: torch.device | str = "cpu") -> None:
         super().__init__(max_size, ndim=ndim)
         self.device = device_named(device)
-        self._tensors: dict[Path, torch.Tensor] = {}
+        self._hold({})
 
     def _allocate(self) -> None:
         self.device = present(self.device)
         # Memory that was never written is never read either: rows that hold nothing are refused.
-        self._tensors = {
-            path: torch.empty(self.max_size, *shape, dtype=dtype, device=self.device)
-            for path, (dtype, shape) in self._schema.items()
-        }
+        self._hold(
+            {
+                path: torch.empty(self.max_size, *shape, dtype=dtype, device=self.device)
+                for path, (dtype, shape) in self._schema.items()
+            }
+        )
+
+    def _hold(self, tensors: dict[Path, torch.Tensor]) -> None:
+        """Keep steps in these tensors."""
+        self._tensors = tensors
+        # Where numpy knows the dtype, it copies a few small rows in a quarter of torch's time.
+        numpy = {path: leaf for path, leaf in tensors.items() if leaf.is_cpu and leaf.dtype != torch.bfloat16}
+        self._arrays = {path: leaf.detach().numpy() for path, leaf in numpy.items()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_arrays": {}}  # a copy of an array would be no view of the tensor's copy
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._hold(self._tensors)
 
     def _write(self, rows: Rows, leaves: Leaves) -> None:
         at = torch.from_numpy(rows).to(self.device)
@@ -59,26 +76,40 @@ class LazyTensorStorage(RingStorage):
 
     def _append(self, rows: Rows, leaves: Leaves) -> None:
         lanes, size, count = self._ring.lanes, self._ring.size, rows.shape[1]
-        first = rows[:, 0] - np.arange(lanes) * size
-        if (first != first[0]).any():
+        begin = int(rows[0, 0])
+        if lanes > 1 and (rows[:, 0] != begin + np.arange(lanes) * size).any():
             super()._append(rows, leaves)
             return
-        begin = int(first[0])
         before_wrap = min(count, size - begin)
         for path, leaf in leaves.items():
-            tensor = self._tensors[path]
-            if lanes == 1 and before_wrap == count:
-                tensor[begin : begin + count] = leaf[0]
+            array = self._arrays.get(path)
+            if array is not None and lanes == 1:
+                new = leaf.numpy(force=True).reshape(count, *array.shape[1:])
+                array[begin : begin + before_wrap] = new[:before_wrap]
+                if before_wrap < count:
+                    array[: count - before_wrap] = new[before_wrap:]
                 continue
-            rings = tensor[: lanes * size].view(lanes, size, *leaf.shape[2:])
-            rings[:, begin : begin + before_wrap] = leaf[:, :before_wrap]
-            if before_wrap < count:
-                rings[:, : count - before_wrap] = leaf[:, before_wrap:]
+            tensor = self._tensors[path]
+            rings = tensor[: lanes * size].view(lanes, size, *tensor.shape[1:])
+            steps = leaf.reshape(lanes, count, *rings.shape[2:])
+            rings[:, begin : begin + before_wrap] = steps[:, :before_wrap]
+            rings[:, : count - before_wrap] = steps[:, before_wrap:]
 
     def _read(self, rows: Rows, paths: Sequence[Path]) -> Leaves:
-        at = torch.from_numpy(rows).to(self.device)
-        found = {path: self._tensors[path] for path in paths}
-        return {path: signed(leaf).index_select(0, at).view(leaf.dtype) for path, leaf in found.items()}
+        found: dict[Path, torch.Tensor] = {}
+        at: torch.Tensor | None = None
+        for path in paths:
+            array = self._arrays.get(path)
+            if array is not None and array.strides[0] <= _SMALL:
+                found[path] = torch.from_numpy(array.take(rows, axis=0))
+                continue
+            at = torch.from_numpy(rows).to(self.device) if at is None else at
+            leaf = self._tensors[path]
+            found[path] = signed(leaf).index_select(0, at).view(leaf.dtype)
+        return found
+
+    def _observations(self, paths: Sequence[Path], rows: Rows, after: bool) -> Sequence[torch.Tensor]:
+        return [taken(self._tensors[("next", *path) if after else path], rows) for path in paths]
 
 
 class LazyMemmapStorage(LazyTensorStorage):
@@ -166,17 +197,19 @@ class LazyMemmapStorage(LazyTensorStorage):
     def _map(self) -> None:
         assert self._directory is not None
         self._writes = torch.from_file(str(self._directory / _WRITES), shared=True, size=1, dtype=torch.int64)
+        tensors = {}
         for path, (dtype, shape) in self._schema.items():
             count = self.max_size * int(np.prod(shape, dtype=np.int64))
             mapped = torch.from_file(str(self._file(path)), shared=True, size=count, dtype=dtype)
-            self._tensors[path] = mapped.reshape(self.max_size, *shape)
+            tensors[path] = mapped.reshape(self.max_size, *shape)
+        self._hold(tensors)
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process maps the same files; a copy of them would be as large as the room that was given.
-        return self.__dict__ | {"_tensors": {}, "_writes": None}
+        return super().__getstate__() | {"_tensors": {}, "_writes": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        super().__setstate__(state)
         if self._schema:
             self._map()
 
@@ -227,7 +260,7 @@ class TensorStorage(LazyTensorStorage):
         first = next(iter(tensors.values()), torch.empty(0))
         super().__init__(shape.numel(), ndim=ndim, device=first.device if device is None else device)
         self._schema = schema_of(tensors, 1)
-        self._tensors = {path: leaf.to(self.device) for path, leaf in tensors.items()}
+        self._hold({path: leaf.to(self.device) for path, leaf in tensors.items()})
         self._lay_out(tuple(shape[:-1]))
         self._ring.push(np.arange(self.lanes), np.full(self.lanes, shape[-1]))
 
@@ -250,9 +283,8 @@ class MappedStorage(TensorStorage):
         super().__init__(TensorDict.load_memmap(path))
 
     def __getstate__(self) -> dict[str, Any]:
-        # Another process maps the same files.
-        return self.__dict__ | {"_tensors": {}}
+        return super().__getstate__() | {"_tensors": {}}  # another process maps the same files
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._tensors = flat_leaves(TensorDict.load_memmap(self._path), 1)
+        super().__setstate__(state)
+        self._hold(flat_leaves(TensorDict.load_memmap(self._path), 1))

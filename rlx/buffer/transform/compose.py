@@ -198,6 +198,11 @@ class Compose:
                 steps = transform.inv(steps)
         return steps
 
+    @property
+    def has_inverse(self) -> bool:
+        """Whether ``inv`` may change steps."""
+        return any(hasattr(transform, "inv") for transform in self.transforms)
+
     def append(self, transform: Transform) -> Self:
         """Append a transform; return itself."""
         return self.insert(len(self.transforms), transform)
