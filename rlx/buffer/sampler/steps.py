@@ -50,6 +50,9 @@ class SeededSampler(SavedState, Sampler):
     def extended(self, storage: Storage, rows: Rows) -> None:
         """Update the sampler after rows were written."""
 
+    def changed(self, storage: Storage) -> None:
+        """Update the sampler after stored steps were changed in place."""
+
     def update_priority(self, rows: Rows, priority: NDArray[Any]) -> None:
         """Ignore the new priorities of rows."""
 
