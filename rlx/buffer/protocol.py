@@ -229,7 +229,7 @@ class Sampler(Protocol):
     def extended(self, storage: Storage, rows: Rows) -> None:
         """Update the sampler after rows were written; a write must stay a write, so it does not ask for the index."""
 
-    def changed(self, storage: Storage) -> None:  # noqa: ARG002
+    def updated(self, storage: Storage) -> None:  # noqa: ARG002
         """Update the sampler after stored steps were changed in place, as by ``rb[rows] = steps``."""
         return
 

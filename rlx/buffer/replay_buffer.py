@@ -251,7 +251,7 @@ class ReplayBuffer(Preprocessing):
             ready = self._transform.inv(given.reshape(rows.size, *given.batch_size[len(expected) :]))
             self._storage.update(rows.reshape(-1), ready)
             with self._sampler_lock:
-                self._sampler.changed(self._storage)
+                self._sampler.updated(self._storage)
             self._written(rows, all_batches=self._reads_around)
 
     @property

@@ -231,7 +231,7 @@ class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
         """Take note that trajectories changed: the epoch is over."""
         self._is_changed = True
 
-    def changed(self, storage: Storage) -> None:
+    def updated(self, storage: Storage) -> None:
         """End the epoch if the change of stored steps changed trajectories."""
         self._is_changed = self._is_changed or self.index(storage).generation != self._generation
 
@@ -353,7 +353,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
             if self._written_count > self._tree.capacity:
                 self._written = None
 
-    def changed(self, storage: Storage) -> None:  # noqa: ARG002
+    def updated(self, storage: Storage) -> None:  # noqa: ARG002
         """Take note that stored steps were changed, and any start may be valid now."""
         self._written = None
 

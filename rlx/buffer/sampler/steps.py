@@ -50,7 +50,7 @@ class SeededSampler(SavedState, Sampler):
     def extended(self, storage: Storage, rows: Rows) -> None:
         """Update the sampler after rows were written."""
 
-    def changed(self, storage: Storage) -> None:
+    def updated(self, storage: Storage) -> None:
         """Update the sampler after stored steps were changed in place."""
 
     def update_priority(self, rows: Rows, priority: NDArray[Any]) -> None:

@@ -141,7 +141,7 @@ def test_a_change_and_a_write_at_once() -> None:
         starts_of(sampler, storage, 10)
     storage.log = [(row, 0, row == 5) for row, _, _ in storage.log]
     storage._index()
-    sampler.changed(storage)
+    sampler.updated(storage)
     sampler.extended(storage, storage.write((7, "")))
     assert drawn_like(starts_of(sampler, storage, 900), dict.fromkeys([0, 1, 2], 1.0))
 
