@@ -21,6 +21,17 @@ from rlx.store.ted import to_leaf, to_rows
 from rlx.transform.protocol import as_path
 
 ITEM = "_item"
+GENERATION = "index_generation"
+
+
+def with_generation(index: torch.Tensor, generation: Rows | torch.Tensor | None) -> torch.Tensor:
+    """Return rows [n] of a batch, with the generations of their steps as an attribute.
+
+    So ``update_priority`` leaves out rows that hold other steps by then, also where it is given these rows alone.
+    """
+    if generation is not None:
+        index.generation = torch.as_tensor(generation)  # type: ignore[attr-defined]
+    return index
 
 
 def as_steps(steps: TensorDictBase, ndim: int, time_dim: int | None = None) -> TensorDictBase:
@@ -76,7 +87,7 @@ def write_info(batch: TensorDictBase, info: Mapping[Any, Any]) -> None:
     that ends an episode be undone by the flags of its first step.
     """
     for key, value in info.items():
-        tensor = torch.from_numpy(np.ascontiguousarray(value))
+        tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(value))
         tensor = tensor if batch.device is None else tensor.to(batch.device)
         if isinstance(key, tuple) and key[0] == "next" and tensor.dtype == torch.bool:
             stored = batch.get(key, None)

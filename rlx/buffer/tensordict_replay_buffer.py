@@ -6,7 +6,7 @@ from typing import Any, Unpack
 import torch
 from tensordict import NestedKey, TensorDictBase
 
-from rlx.buffer.batch import TENSORDICT, Form
+from rlx.buffer.batch import GENERATION, TENSORDICT, Form
 from rlx.buffer.prefetch import Draw
 from rlx.buffer.protocol import Rows, Storage
 from rlx.buffer.replay_buffer import BatchOptions, BufferOptions, ReplayBuffer
@@ -41,12 +41,14 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def update_tensordict_priority(self, batch: TensorDictBase) -> None:
         """Update priorities from a batch: by its ``index``, the values [n] or [n, ...] of its priority key.
 
-        Several numbers per step are reduced as the sampler's ``reduction`` says: to the largest by default.
+        Those of steps that were overwritten since are left out, and counted by ``stale_priorities``. Several numbers of
+        a step are reduced as the sampler's ``reduction`` says: to the largest by default.
 
         Raises:
             KeyError: the batch has no index, or no priorities.
         """
-        self.update_priority(named_rows(batch["index"]), batch[self.priority_key])
+        rows, generation = named_rows(batch)
+        self.update_priority(rows, batch[self.priority_key], generation)
 
     def _check_form(self, form: Form) -> None:
         super()._check_form(form)
@@ -64,10 +66,16 @@ class TensorDictReplayBuffer(ReplayBuffer):
         return self._info(draw)
 
 
-def named_rows(index: torch.Tensor) -> torch.Tensor:
-    """Return the rows that the ``index`` [n, ...] of a batch names: [n] where a row is a whole trajectory."""
-    first = index[(slice(None), *[slice(1)] * (index.ndim - 1))]
-    return first.reshape(-1) if index.ndim and bool((index == first).all()) else index
+def named_rows(batch: TensorDictBase) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the rows that the ``index`` [n, ...] of a batch names, and their generations, if it has them.
+
+    [n] where a row is a whole trajectory.
+    """
+    index, generation = batch["index"], batch.get(GENERATION, None)
+    first = (slice(None), *[0] * (index.ndim - 1))
+    if index.ndim < 2 or not bool((index == index[(slice(None), *[slice(1)] * (index.ndim - 1))]).all()):
+        return index, generation
+    return index[first], None if generation is None else generation[first]
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):

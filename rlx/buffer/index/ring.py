@@ -66,6 +66,11 @@ class Ring:
             raise IndexError(f"row {self._first(rows, empty)} is empty: {len(self):,} steps are stored")
         return lane, time
 
+    def generation(self, rows: Rows) -> Rows:
+        """Return [n] how many steps were at each row before the present one; -1 of rows that were never written."""
+        lane, place = (0, rows) if self.lanes == 1 else np.divmod(rows, self.size)
+        return (self.tail[lane] - 1 - place) // self.size
+
     def holds(self, rows: Rows) -> NDArray[np.bool_]:
         """Return [n] whether a step is stored at each row."""
         lane, place = np.divmod(rows, self.size)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rlx.buffer.batch import steps_at
@@ -53,6 +54,8 @@ class RingStorage(SavedSteps, Storage, ABC):
         self._texts = Texts()
         self._indices: dict[TrajectoryKeys, RingTrajectoryIndex] = {}
         self._changes: list[Changes] = []
+        self._first_generation = 0  # of steps since the storage was emptied
+        self._replaced: NDArray[np.int32] | None = None  # how often steps were replaced out of turn, by row
 
     def track_changes(self) -> Changes:
         """Return the set of rows that are written from now on; ``untrack_changes`` ends it."""
@@ -111,6 +114,20 @@ class RingStorage(SavedSteps, Storage, ABC):
     def row_at(self, ordinals: Rows) -> Rows:
         """Return [n] the rows of the 0th, 1st, ... stored step, lane by lane, oldest first."""
         return self._ring.row_at(ordinals)
+
+    def generations_of(self, rows: Rows) -> Rows:
+        """Return [n] a number for the step at each row: how often the row was written before, also before the storage
+        was emptied or restored; -1 of empty rows."""
+        turn = self._ring.generation(rows)
+        found = turn + self._first_generation
+        if self._replaced is not None:
+            found += self._replaced[rows]
+        found[turn < 0] = -1
+        return found
+
+    def skip_generations(self, count: int) -> None:
+        """Leave out generations, which steps of another process may have had."""
+        self._first_generation += count
 
     def has(self, key: Any) -> bool:
         """Return whether every step has this leaf; false before the first write."""
@@ -228,11 +245,17 @@ class RingStorage(SavedSteps, Storage, ABC):
         lanes = int(np.prod(lane_shape, dtype=np.int64))
         if not 1 <= lanes <= self.max_size:
             raise SchemaMismatchError(f"{lanes} lanes: expected 1 to {self.max_size:,}, the storage's max_size")
+        self._first_generation, self._replaced = self._next_generation(), None
         self._lane_shape, self._ring = lane_shape, Ring(self.max_size // lanes, lanes)
         self._seams = Seams(self._ring.size, lanes)
         self._indices.clear()
         for changes in self._changes:
             changes.reset()
+
+    def _next_generation(self) -> int:
+        """Return a generation that is above all others."""
+        replaced = 0 if self._replaced is None else int(self._replaced.max())
+        return self._first_generation + replaced + int(self._ring.tail.max() - 1) // self._ring.size + 1
 
     def _note(self, rows: Rows, flat: Leaves) -> None:
         """Update the indices for steps to be written at rows [N], lane after lane, from their leaves [N, ...]."""
@@ -283,6 +306,9 @@ class RingStorage(SavedSteps, Storage, ABC):
         if IS_INIT in blank and IS_INIT not in given:
             blank[IS_INIT] = torch.ones_like(blank[IS_INIT])
         self._overwrite(rows, blank)
+        if self._replaced is None:
+            self._replaced = np.zeros(self.max_size, np.int32)
+        np.add.at(self._replaced, rows, 1)
         self._seams.replaced(rows, self._ring.tail)
         for index in self._indices.values():
             index.changed(rows)
@@ -349,6 +375,8 @@ class RingStorage(SavedSteps, Storage, ABC):
             "texts": self._texts.state_dict(),
             "head": torch.from_numpy(self._ring.head.copy()),
             "tail": torch.from_numpy(self._ring.tail.copy()),
+            "first_generation": self._first_generation,
+            "replaced": None if self._replaced is None else torch.from_numpy(self._replaced.copy()),
             "seams": self._seams.state_dict(),
             "indices": [
                 {"ids": None if keys.ids is None else list(keys.ids), "ends": [list(path) for path in keys.ends]}
@@ -385,6 +413,9 @@ class RingStorage(SavedSteps, Storage, ABC):
         if missing:
             raise SchemaMismatchError(f"checkpoint: {len(ring) - missing:,} steps, expected {len(ring):,}")
         self._ring, self._row_shape = ring, tuple(state.get("row_shape", ()))
+        # Above those that this storage had before, too: what was drawn from it is not what was restored.
+        self._first_generation = max(self._first_generation, state.get("first_generation", 0))
+        self._replaced = None if (replaced := state.get("replaced")) is None else replaced.numpy().copy()
         if "seams" in state:
             self._seams.load_state_dict(state["seams"])
         for saved in state["indices"]:

@@ -93,7 +93,7 @@ class Run:
 
     def drawn(self, events: int) -> list[Any]:
         """Write, change, sample and update priorities at random; return all batches."""
-        found = []
+        found: list[Any] = []
         for _ in range(events):
             what = self.rng.choice(["write", "sample", "change"], p=[0.45, 0.45, 0.1])
             if what == "write" or not len(self.buffer):
