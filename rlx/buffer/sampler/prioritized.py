@@ -92,6 +92,8 @@ class PrioritizedSampler(SeededSampler):
         self._tree = PriorityTree(max_capacity, keeps_most=max_priority_within_buffer)
         self._exponent = self._first_alpha = float(alpha)  # of the weights in the tree; before it was annealed
         self._most_given = self._stored(_FIRST)
+        self._least_known: tuple[np.float32, float] | None = None  # priority and exponent of the least weight
+        self._least_weight = np.float32(0)
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
         """Return [n] rows, and their weights.
@@ -196,7 +198,10 @@ class PrioritizedSampler(SeededSampler):
 
     def _corrections(self, weights: Floats) -> Floats:
         """Return [n] the importance-sampling weights of rows with these weights."""
-        ratios = self._weighed(self._tree.least) / weights.astype(np.float64)
+        known = self._tree.least, self._exponent
+        if known != self._least_known:
+            self._least_known, self._least_weight = known, self._weighed(self._tree.least)
+        ratios = self._least_weight / weights.astype(np.float64)
         corrections: Floats = (ratios ** float(self.beta)).astype(np.float32)
         return corrections
 

@@ -15,7 +15,7 @@
 #define PREFETCH(address) ((void)(address))
 #endif
 
-enum { SHIFT = 5, WIDTH = 1 << SHIFT, HALF = WIDTH / 2, AHEAD = 16, LINE = 16, MOST_LEVELS = 12 };
+enum { SHIFT = 5, WIDTH = 1 << SHIFT, HALF = WIDTH / 2, GROUP = 8, GROUPS = WIDTH / GROUP, AHEAD = 16, LINE = 16, MOST_LEVELS = 12 };
 enum { DONE = 0, OUTSIDE = 1 };
 
 /* Node i of a level has the children 32 i to 32 i + 31 of the level below; the last level has the root alone. */
@@ -41,10 +41,10 @@ static int64_t nodes_of(const struct tree *tree, int64_t level) {
 }
 
 /* Halves are added until one number is left. */
-static double total(const double *children) {
+static inline double total(const double *numbers, int count) {
     double part[HALF];
-    for (int i = 0; i < HALF; i++) part[i] = children[i] + children[i + HALF];
-    for (int width = HALF / 2; width; width /= 2)
+    for (int i = 0; i < count / 2; i++) part[i] = numbers[i] + numbers[i + count / 2];
+    for (int width = count / 4; width; width /= 2)
         for (int i = 0; i < width; i++) part[i] += part[i + width];
     return part[0];
 }
@@ -72,14 +72,14 @@ static uint32_t most(const uint32_t *children) {
 static void refresh(const struct tree *tree, int64_t level, int64_t node) {
     const int64_t first = node << SHIFT;
     if (level) {
-        tree->sum[level][node] = total(tree->sum[level - 1] + first);
+        tree->sum[level][node] = total(tree->sum[level - 1] + first, WIDTH);
         tree->least[level][node] = least(tree->least[level - 1] + first);
         if (tree->most[level]) tree->most[level][node] = most(tree->most[level - 1] + first);
         return;
     }
     double children[WIDTH];
     widen(tree->weight + first, children);
-    tree->sum[0][node] = total(children);
+    tree->sum[0][node] = total(children, WIDTH);
     tree->least[0][node] = least(tree->priority + first);
     if (tree->most[0]) tree->most[0][node] = most(tree->priority + first);
 }
@@ -132,25 +132,32 @@ int64_t rlx_tree_write(const struct tree *tree, int64_t count, const int64_t *ro
     return DONE;
 }
 
-/* The child at which the sum of children exceeds `left`, from which the sum of those before it is taken. What rounding
- * carries past the end is taken for the last number before it. */
-static int64_t child_of(const double *children, double *left) {
-    for (;;) {
-        double before = 0;
-        for (int64_t i = 0; i < WIDTH; i++) {
-            const double upto = before + children[i];
-            if (upto > *left) {
-                *left -= before;
-                return i;
-            }
-            before = upto;
-        }
-        if (!(before > 0)) return 0;
+/* The first of some numbers at which their sum exceeds `left`, from which the sum of those before it is taken. What
+ * rounding carries past the end is taken for the last number before it. A loop that stops there would be slower: no
+ * processor predicts where. */
+static inline int64_t pick(const double *numbers, int count, double *left) {
+    double before[GROUP + 1] = {0};
+    int64_t found = 0;
+    for (int i = 0; i < count; i++) before[i + 1] = before[i] + numbers[i];
+    for (int i = 0; i < count; i++) found += before[i + 1] <= *left;
+    if (found == count) {
         uint64_t bits;
-        memcpy(&bits, &before, sizeof bits);
-        bits--;
+        memcpy(&bits, before + count, sizeof bits);
+        bits -= before[count] > 0;
         memcpy(left, &bits, sizeof bits);
+        found = 0;
+        while (found < count - 1 && before[found + 1] <= *left) found++;
     }
+    *left -= before[found];
+    return found;
+}
+
+/* The same of 32 children, by groups. */
+static int64_t child_of(const double *children, double *left) {
+    double group[GROUPS];
+    for (int i = 0; i < GROUPS; i++) group[i] = total(children + i * GROUP, GROUP);
+    const int64_t first = pick(group, GROUPS, left) * GROUP;
+    return first + pick(children + first, GROUP, left);
 }
 
 /* Draw rows in proportion to their weights, which are returned with them; the root must be above 0.

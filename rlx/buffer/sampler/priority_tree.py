@@ -20,6 +20,7 @@ from rlx.store.kernel import address, library
 Floats = NDArray[np.float32]
 _SHIFT = 5
 _WIDTH = 1 << _SHIFT
+_GROUP = 8  # of children that are looked at together
 _MOST_LEVELS = 12
 _ONE = np.uint32(1)
 _AT_ONCE = 1 << 13  # nodes whose rows are weighed at once
@@ -223,11 +224,11 @@ def _distinct(ascending: Rows) -> Rows:
     return np.concatenate((ascending[:-1][is_last], ascending[-1:]))
 
 
-def _total(children: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return [n] the sums of children [n, 32], in the order of the kernel: halves are added until one is left."""
-    while (width := children.shape[1]) > 1:
-        children = children[:, : width // 2] + children[:, width // 2 :]
-    return children[:, 0]
+def _total(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return [...] the sums of numbers [..., width], in the order of the kernel: halves are added until one is left."""
+    while (width := numbers.shape[-1]) > 1:
+        numbers = numbers[..., : width // 2] + numbers[..., width // 2 :]
+    return numbers[..., 0]
 
 
 def _least(children: Floats) -> Floats:
@@ -244,11 +245,19 @@ def _most(children: Floats) -> Floats:
 
 def _child(children: NDArray[Any], left: NDArray[np.float64]) -> tuple[Rows, NDArray[np.float64]]:
     """Return [n] which of children [n, 32] is the first at which their sum exceeds ``left``, less those before it."""
-    running = np.zeros((len(left), _WIDTH + 1))
-    np.cumsum(children, axis=1, dtype=np.float64, out=running[:, 1:])
-    left = np.minimum(left, np.nextafter(running[:, -1], -np.inf))
-    child = (running[:, 1:] > left[:, None]).argmax(axis=1)
-    return child, left - running[np.arange(len(left)), child]
+    groups = children.astype(np.float64).reshape(-1, _WIDTH // _GROUP, _GROUP)
+    group, left = _pick(_total(groups), left)
+    child, left = _pick(groups[np.arange(len(left)), group], left)
+    return group * _GROUP + child, left
+
+
+def _pick(numbers: NDArray[np.float64], left: NDArray[np.float64]) -> tuple[Rows, NDArray[np.float64]]:
+    """Return [n] which of numbers [n, width] is the first at which their sum exceeds ``left``, less those before it."""
+    before = np.zeros((len(numbers), numbers.shape[1] + 1))
+    np.cumsum(numbers, axis=1, out=before[:, 1:])
+    left = np.minimum(left, np.nextafter(before[:, -1], -np.inf))
+    found = (before[:, 1:] <= left[:, None]).sum(axis=1)
+    return found, left - before[np.arange(len(left)), found]
 
 
 class _Tree(ctypes.Structure):

@@ -118,12 +118,10 @@ class RingStorage(SavedSteps, Storage, ABC):
     def generations_of(self, rows: Rows) -> Rows:
         """Return [n] a number for the step at each row: how often the row was written before, also before the storage
         was emptied or restored; -1 of empty rows."""
-        turn = self._ring.generation(rows)
-        found = turn + self._first_generation
+        found = self._ring.generation(rows)
         if self._replaced is not None:
             found += self._replaced[rows]
-        found[turn < 0] = -1
-        return found
+        return np.where(found < 0, -1, found + self._first_generation) if self._first_generation else found
 
     def skip_generations(self, count: int) -> None:
         """Leave out generations, which steps of another process may have had."""
