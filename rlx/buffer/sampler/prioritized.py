@@ -68,6 +68,9 @@ class PrioritizedSampler(SeededSampler):
         (True, torch.Size([32]))
     """
 
+    alpha: SupportsFloat
+    beta: SupportsFloat
+
     def __init__(
         self,
         max_capacity: int,
