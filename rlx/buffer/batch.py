@@ -88,7 +88,8 @@ def write_info(batch: TensorDictBase, info: Mapping[Any, Any]) -> None:
     """
     for key, value in info.items():
         tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(value))
-        tensor = tensor if batch.device is None else tensor.to(batch.device)
+        if batch.device is not None:
+            tensor = with_generation(tensor.to(batch.device), getattr(tensor, "generation", None))
         if isinstance(key, tuple) and key[0] == "next" and tensor.dtype == torch.bool:
             stored = batch.get(key, None)
             tensor = tensor if stored is None else stored | tensor.reshape(stored.shape)

@@ -445,7 +445,8 @@ class ReplayBuffer(Preprocessing):
         }
 
     def _info(self, draw: Draw) -> dict[Any, Any]:
-        info = {**draw.info, "index": with_generation(torch.from_numpy(draw.rows), draw.generation)}
+        index = with_generation(torch.from_numpy(np.ascontiguousarray(draw.rows)), draw.generation)
+        info = {**draw.info, "index": index}
         return {**info, GENERATION: draw.generation} if self._tracks_generations else info
 
     @property

@@ -1,7 +1,7 @@
 """Replay buffers whose batches have their rows as ``index``, and prioritized ones."""
 
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Any, SupportsFloat, Unpack
 
 import torch
 from tensordict import NestedKey, TensorDictBase
@@ -103,8 +103,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def __init__(
         self,
         *,
-        alpha: float,
-        beta: float,
+        alpha: SupportsFloat,
+        beta: SupportsFloat,
         eps: float = 1e-8,
         storage: Storage | Dataset | None = None,
         reduction: Reduction = "max",
@@ -135,8 +135,8 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
     def __init__(
         self,
         *,
-        alpha: float,
-        beta: float,
+        alpha: SupportsFloat,
+        beta: SupportsFloat,
         priority_key: NestedKey = "td_error",
         eps: float = 1e-8,
         storage: Storage | Dataset | None = None,
@@ -149,8 +149,8 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
 
 
 def _by_priority(
-    alpha: float,
-    beta: float,
+    alpha: SupportsFloat,
+    beta: SupportsFloat,
     eps: float,
     storage: Storage | Dataset | None,
     reduction: Reduction,

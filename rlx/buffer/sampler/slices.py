@@ -1,6 +1,7 @@
 """Samplers of slices: consecutive steps of one trajectory, whatever the order of writing."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, SupportsFloat, Unpack
 
 import numpy as np
@@ -22,6 +23,7 @@ from rlx.buffer.sampler.slice_starts import (
     slicing_of,
 )
 from rlx.buffer.sampler.steps import Epoch, EpochSampler, SeededSampler, stored_steps
+from rlx.errors import SamplingError
 
 
 class SliceSampler(SeededSampler):
@@ -233,7 +235,8 @@ class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
 
     def updated(self, storage: Storage) -> None:
         """End the epoch if the change of stored steps changed trajectories."""
-        self._is_changed = self._is_changed or self.index(storage).generation != self._generation
+        with suppress(SamplingError):  # no trajectories yet
+            self._is_changed = self._is_changed or self.index(storage).generation != self._generation
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that the next samples depend on."""

@@ -129,7 +129,7 @@ def same(one: Any, other: Any) -> bool:
     before=st.integers(1, 20),
     on_disk=st.booleans(),
 )
-@settings(max_examples=8)
+@settings(max_examples=6)
 def test_a_restored_buffer_draws_what_the_other_draws(
     sampler: str, storage: Any, lanes: int, seed: int, before: int, on_disk: bool
 ) -> None:
