@@ -84,6 +84,15 @@ static void refresh(const struct tree *tree, int64_t level, int64_t node) {
     if (tree->most[0]) tree->most[0][node] = most(tree->priority + first);
 }
 
+/* The children of a node, for those who read them next. */
+static void prefetch_sums(const double *sums, int64_t node) {
+    for (int64_t line = 0; line < WIDTH; line += LINE / 2) PREFETCH(sums + (node << SHIFT) + line);
+}
+
+static void prefetch_floats(const void *floats, int64_t node) {
+    for (int64_t line = 0; line < WIDTH; line += LINE) PREFETCH((const float *)floats + (node << SHIFT) + line);
+}
+
 /* Every node is computed from its children, never changed by a difference: no error grows. */
 static void refresh_above(const struct tree *tree, int64_t count, const int64_t *rows) {
     for (int64_t level = 0; level < tree->levels; level++) {
@@ -93,6 +102,10 @@ static void refresh_above(const struct tree *tree, int64_t count, const int64_t 
             continue;
         }
         for (int64_t i = 0, last = -1; i < count; i++) {
+            if (i + AHEAD < count && rows[i + AHEAD] >= 0) { /* its siblings, which its parent is computed from */
+                prefetch_sums(tree->sum[level], rows[i + AHEAD] >> (shift + SHIFT));
+                prefetch_floats(tree->least[level], rows[i + AHEAD] >> (shift + SHIFT));
+            }
             const int64_t node = rows[i] < 0 ? last : rows[i] >> shift;
             if (node != last) refresh(tree, level, node);
             last = node;
@@ -113,11 +126,8 @@ int64_t rlx_tree_write(const struct tree *tree, int64_t count, const int64_t *ro
     written->most = 0;
     for (int64_t i = 0; i < count; i++) {
         if (i + AHEAD < count && rows[i + AHEAD] >= 0) {
-            const int64_t ahead = rows[i + AHEAD] & -WIDTH;
-            for (int64_t line = 0; line < WIDTH; line += LINE) {
-                PREFETCH(tree->priority + ahead + line);
-                PREFETCH(tree->weight + ahead + line);
-            }
+            prefetch_floats(tree->priority, rows[i + AHEAD] >> SHIFT);
+            prefetch_floats(tree->weight, rows[i + AHEAD] >> SHIFT);
         }
         const int64_t row = rows[i], at = i * step;
         if (row < 0) continue;
@@ -174,10 +184,9 @@ void rlx_tree_draw(const struct tree *tree, int64_t count, double *uniform, int6
         for (int64_t i = 0; i < count; i++) {
             rows[i] = (rows[i] << SHIFT) + child_of(tree->sum[level] + (rows[i] << SHIFT), uniform + i);
             if (level)
-                for (int64_t line = 0; line < WIDTH; line += LINE / 2)
-                    PREFETCH(tree->sum[level - 1] + (rows[i] << SHIFT) + line);
+                prefetch_sums(tree->sum[level - 1], rows[i]);
             else
-                for (int64_t line = 0; line < WIDTH; line += LINE) PREFETCH(tree->weight + (rows[i] << SHIFT) + line);
+                prefetch_floats(tree->weight, rows[i]);
         }
     for (int64_t i = 0; i < count; i++) {
         double children[WIDTH];

@@ -6,7 +6,9 @@ The compiled kernel (``priority_tree.c``) writes and draws in one call each; wit
 from __future__ import annotations
 
 import ctypes
+import mmap
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -25,6 +27,7 @@ _MOST_LEVELS = 12
 _ONE = np.uint32(1)
 _AT_ONCE = 1 << 13  # nodes whose rows are weighed at once
 _LINE_BYTES = 64
+_HUGE_BYTES = 16 << 20
 
 
 class PriorityTree:
@@ -209,8 +212,16 @@ class PriorityTree:
 
 
 def _zeros(count: int, dtype: type) -> NDArray[Any]:
-    """Return zeros that begin with a line of the cache, so that the children of a node are in as few as can be."""
+    """Return zeros that begin with a line of the cache, so that the children of a node are in as few as can be.
+
+    Many are in huge pages, where the system has them: most of the time of a random access is to find its page.
+    """
     size = count * np.dtype(dtype).itemsize
+    if size >= _HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        return np.frombuffer(memory, dtype)
     raw = np.zeros(size + _LINE_BYTES, np.uint8)
     return raw[-address(raw) % _LINE_BYTES :][:size].view(dtype)
 
