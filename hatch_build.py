@@ -1,4 +1,4 @@
-"""Build hook: compiles ``rlx/store/frames.c`` where there is a C compiler; without one, rlx reads the same in Python.
+"""Build hook: compiles the kernel where there is a C compiler; without one, rlx does the same in Python.
 
 ``python hatch_build.py`` compiles it in place, as an editable install does. ``RLX_KERNEL=0`` builds without it.
 """
@@ -22,7 +22,7 @@ try:
 except ImportError:  # the wheel is larger
     zopfli = None
 
-SOURCE = Path(__file__).parent / "rlx/store/frames.c"
+SOURCES = [Path(__file__).parent / name for name in ("rlx/store/frames.c", "rlx/buffer/sampler/priority_tree.c")]
 LIBRARY = "rlx/store/frames.so"
 
 
@@ -38,6 +38,7 @@ def compile_kernel(target: Path) -> bool:
                 *compiler,
                 "-std=c99",
                 "-O3",
+                "-ffp-contract=off",  # sums have the bits of numpy's
                 "-s",
                 "-fno-asynchronous-unwind-tables",
                 "-shared",
@@ -45,12 +46,14 @@ def compile_kernel(target: Path) -> bool:
                 "-fPIC",
                 "-o",
                 partial,
-                SOURCE,
+                *SOURCES,
             ],
             check=True,
         )
     except (OSError, subprocess.CalledProcessError) as exc:
-        sys.stderr.write(f"rlx: no C compiler ({exc}): compressed frames will be read in Python, which is slower\n")
+        sys.stderr.write(
+            f"rlx: no C compiler ({exc}): compressed frames will be read in Python, and priorities drawn, more slowly\n"
+        )
         partial.unlink(missing_ok=True)
         return False
     partial.replace(target)

@@ -1,4 +1,4 @@
-"""Reading with the compiled kernel, and without it."""
+"""Work with the compiled kernel, and without it."""
 
 import tempfile
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hatch_build import compile_kernel
+from rlx.buffer.sampler.priority_tree import tree_kernel
 from rlx.store import kernel as kernel_module
 from rlx.store.kernel import SWITCH, kernel
 
@@ -25,14 +26,16 @@ def built() -> Path | None:
 
 @contextmanager
 def reading(how: str) -> Iterator[None]:
-    """Read ``compiled`` or in ``python``; skips the test where that cannot be."""
+    """Read, and draw by priority, ``compiled`` or in ``python``; skips the test where that cannot be."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(SWITCH, raising=False)
         library = built() if how == "compiled" else Path("none")
         if library is None:
             pytest.skip("no C compiler")
         patch.setattr(kernel_module, "LIBRARY", library)
-        kernel.cache_clear()
-        assert (kernel() is None) == (how == "python")
+        for cached in (kernel, tree_kernel):
+            cached.cache_clear()
+            assert (cached() is None) == (how == "python")
         yield
     kernel.cache_clear()
+    tree_kernel.cache_clear()

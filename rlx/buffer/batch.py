@@ -24,6 +24,17 @@ from rlx.transform.protocol import as_path
 
 logger = logging.getLogger(__name__)
 ITEM = "_item"
+GENERATION = "index_generation"
+
+
+def with_generation(index: torch.Tensor, generation: Rows | torch.Tensor | None) -> torch.Tensor:
+    """Return rows [n] of a batch, with the generations of their steps as an attribute.
+
+    So ``update_priority`` leaves out rows that hold other steps by then, also where it is given these rows alone.
+    """
+    if generation is not None:
+        index.generation = torch.as_tensor(generation)  # type: ignore[attr-defined]
+    return index
 
 
 def as_steps(steps: TensorDictBase, ndim: int, time_dim: int | None = None) -> TensorDictBase:
@@ -79,8 +90,9 @@ def write_info(batch: TensorDictBase, info: Mapping[Any, Any]) -> None:
     that ends an episode be undone by the flags of its first step.
     """
     for key, value in info.items():
-        tensor = torch.from_numpy(np.ascontiguousarray(value))
-        tensor = tensor if batch.device is None else tensor.to(batch.device)
+        tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(value))
+        if batch.device is not None:
+            tensor = with_generation(tensor.to(batch.device), getattr(tensor, "generation", None))
         if isinstance(key, tuple) and key[0] == "next" and tensor.dtype == torch.bool:
             stored = batch.get(key, None)
             tensor = tensor if stored is None else stored | tensor.reshape(stored.shape)
@@ -224,8 +236,10 @@ def mark(leaves: dict[Path, Any], info: Mapping[Any, Any]) -> None:
     """Add the values of a sampler to the leaves of a batch, as ``write_info`` does to a TensorDict."""
     device = accelerator_of(leaves)
     for key, value in info.items():
-        path, tensor = as_path(key), torch.from_numpy(np.ascontiguousarray(value))
-        tensor = tensor if device is None else tensor.to(device)
+        path = as_path(key)
+        tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(value))
+        if device is not None:
+            tensor = with_generation(tensor.to(device), getattr(tensor, "generation", None))
         if path[0] == "next" and tensor.dtype == torch.bool and path in leaves:
             tensor = leaves[path] | tensor.reshape(leaves[path].shape)
         leaves[path] = tensor

@@ -150,6 +150,7 @@ class Draw:
         info: entries of the sampler for them, by TED key, each [n, ...].
         describes_steps: whether it means the steps that were stored there, as slices do, and not the rows alone.
         read: reads the batch, where it was planned together with others.
+        generation: [n] those of the steps that were read last, if they are tracked.
     """
 
     rows: Rows
@@ -157,6 +158,7 @@ class Draw:
     ends_epoch: bool = False
     describes_steps: bool = False
     read: Callable[[], TensorDictBase] | None = None
+    generation: Rows | None = None
 
 
 class Task:

@@ -100,6 +100,14 @@ class Storage(Protocol):
     def row_at(self, ordinals: Rows) -> Rows:
         """Return [n] the rows of the 0th, 1st, ... stored step, lane by lane, oldest first; needs no trajectories."""
 
+    def generations_of(self, rows: Rows) -> Rows:
+        """Return [n] a number for the step at each row, which no other step there has had or will have; -1 of empty
+        rows.
+
+        It says whether a row still holds the step that was drawn. By default 0: rows keep their steps.
+        """
+        return np.zeros(rows.shape, np.int64)
+
     def has(self, key: NestedKey) -> bool:
         """Return whether every step has this TED leaf; false before the first write."""
 
@@ -238,7 +246,11 @@ class Sampler(Protocol):
         """
 
     def extended(self, storage: Storage, rows: Rows) -> None:
-        """Update the sampler after rows were written."""
+        """Update the sampler after rows were written; a write must stay a write, so it does not ask for the index."""
+
+    def updated(self, storage: Storage) -> None:  # noqa: ARG002
+        """Update the sampler after stored steps were changed in place, as by ``rb[rows] = steps``."""
+        return
 
     def update_priority(self, rows: Rows, priority: NDArray[Any]) -> None:
         """Update the priorities of rows; samplers without priorities ignore them."""

@@ -155,7 +155,6 @@ class RayReplayBuffer(Closing):
         self._lock = threading.Lock()
         self._id, self._number = uuid.uuid4().hex, 0
         self._seen: tuple[str, int] | None = None
-        self._since: tuple[str, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         shared = ("_server", "timeout", "_compress", "_home", "_tables", "table_name")
@@ -243,7 +242,7 @@ class RayReplayBuffer(Closing):
 
     def _drawn(self, batch_size: int | None, timeout: float | None = None) -> tuple[Any, dict[Any, Any], bool]:
         limit = self.timeout if timeout is None else timeout
-        batch, info, ends, self._since, *seen = self._ask("sample", self.table_name, batch_size, timeout=limit)
+        batch, info, ends, *seen = self._ask("sample", self.table_name, batch_size, timeout=limit)
         self._note(*seen)
         return batch, info, ends
 
@@ -254,17 +253,22 @@ class RayReplayBuffer(Closing):
             batch, _, ends = self._drawn(None)
             yield batch
 
-    def update_priority(self, rows: Rows | torch.Tensor | int, priority: torch.Tensor | float) -> None:
-        """Update the priorities of rows.
+    def update_priority(
+        self,
+        rows: Rows | torch.Tensor | int,
+        priority: torch.Tensor | float,
+        generation: Rows | torch.Tensor | None = None,
+    ) -> None:
+        """Update the priorities of rows, as ``ReplayBuffer.update_priority`` does.
 
-        Rows that were overwritten since this client's last ``sample`` hold other steps: theirs are left out, and
-        counted by ``stats``.
+        Those of steps that were overwritten since they were drawn are left out, and counted by ``stats``.
         """
-        self._ask("prioritize", self.table_name, torch.as_tensor(rows), torch.as_tensor(priority).cpu(), self._since)
+        self._ask("prioritize", self.table_name, torch.as_tensor(rows), torch.as_tensor(priority).cpu(), generation)
 
     def update_tensordict_priority(self, batch: TensorDictBase) -> None:
         """Update priorities from a batch, as ``TensorDictReplayBuffer`` does."""
-        self.update_priority(named_rows(batch["index"]), batch[self._tables[self.table_name]["priority_key"]])
+        rows, generation = named_rows(batch)
+        self.update_priority(rows, batch[self._tables[self.table_name]["priority_key"]], generation)
 
     def save_dataset(self, path: str | os.PathLike[str], **options: Any) -> None:
         """Write the stored steps as a dataset, as ``ReplayBuffer.save_dataset`` does, on the server's machine.

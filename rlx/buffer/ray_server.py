@@ -5,6 +5,7 @@ import io
 import logging
 import os
 import pickle
+import secrets
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -21,9 +22,11 @@ import zstandard
 from numpy.typing import NDArray
 from tensordict import MemoryMappedTensor, TensorDictBase
 
+from rlx.buffer.batch import with_generation
 from rlx.buffer.rate_limiter import RateLimiter
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.run_checkpoint import Checkpoint
+from rlx.buffer.storage.ring import RingStorage
 from rlx.engine.actor import error_answer
 from rlx.engine.ray_cluster import settle_in
 from rlx.errors import RateLimitError
@@ -50,14 +53,12 @@ class _Table:
         self.name, self.buffer, self.limiter = name, buffer, limiter
         limiter.reset(len(buffer))
         self.turn, self.writing, self._changed = asyncio.Lock(), asyncio.Lock(), asyncio.Condition()
-        self.clock = self.stale = self.resets = 0
-        self._written = np.zeros(0 if buffer.storage.is_read_only else buffer.storage.max_size, np.int64)
+        self.resets = 0
 
     def reset(self) -> None:
         """Count the steps of a buffer that was emptied or loaded as just written."""
         self.limiter.reset(len(self.buffer))
-        self.clock, self.resets = self.clock + 1, self.resets + 1
-        self._written[:] = self.clock
+        self.resets += 1
 
     async def changed(self) -> None:
         async with self._changed:
@@ -91,8 +92,6 @@ class _Table:
                         before = buffer.write_count
                         rows = buffer.extend(part)  # in this thread: others would wait for each other's turns
                         entry.rows.append(rows)
-                        self.clock += 1
-                        self._written[rows[rows >= 0].numpy()] = self.clock
                         limiter.inserts += buffer.write_count - before
                     done += count
                     await self.changed()
@@ -102,7 +101,7 @@ class _Table:
             raise self._blocked(f"{done * lanes} of {total * lanes} steps written") from exc
         return torch.cat(entry.rows, -1)
 
-    async def sample(self, size: int | None, until: float | None) -> tuple[Any, ...]:
+    async def sample(self, size: int | None, until: float | None) -> tuple[Any, dict[Any, Any], bool]:
         granted, resets, count = 0, self.resets, (self.buffer.batch_size if size is None else size) or 0
         try:
             while granted < count:
@@ -112,8 +111,7 @@ class _Table:
                 self.limiter.samples += more
                 granted += more
                 await self.changed()
-            clock = self.clock
-            return *self.buffer.drawn(size), clock
+            return self.buffer.drawn(size)
         except BaseException as exc:
             if resets == self.resets:
                 self.limiter.samples -= granted
@@ -129,20 +127,6 @@ class _Table:
             f"table {self.name!r}: timed out with {done}: {state}, {limiter}",
             hint="give a longer timeout, or a larger error_buffer",
         )
-
-    def prioritize(self, rows: torch.Tensor, priority: torch.Tensor, since: int | None) -> None:
-        """Update priorities of rows that were not written after this clock; all, without a clock."""
-        if self.buffer.storage.is_read_only:
-            self.buffer.update_priority(rows, priority)
-            return
-        flat = rows.reshape(-1)
-        fresh = torch.from_numpy(self._written[flat.numpy()] <= (self.clock if since is None else since))
-        self.stale += int((~fresh).sum())
-        if not fresh.all():
-            rows = flat[fresh]
-            priority = priority.reshape(len(flat), -1)[fresh] if priority.numel() > 1 else priority
-        if fresh.any():
-            self.buffer.update_priority(rows, priority)
 
 
 class Server:
@@ -162,6 +146,10 @@ class Server:
             self._tables = {name: _Table(name, *parts) for name, parts in made.items()}
             if checkpoint is not None:
                 self._restore(checkpoint)
+            for table in self._tables.values():
+                if isinstance(storage := table.buffer.storage, RingStorage):
+                    # Clients may have batches of a server that was killed, whose steps this one has never had.
+                    storage.skip_generations(secrets.randbits(31) << 31)
         except Exception as exc:  # the answer to every message
             self._error = error_answer(exc)
 
@@ -223,14 +211,10 @@ class Server:
 
     async def _sample(self, until: float | None, name: str, size: int | None) -> tuple[Any, ...]:
         table = self._tables[name]
-        *drawn, clock = await table.sample(size, until)
-        return *drawn, (self._life, clock), self._life, table.buffer.write_count
+        return *await table.sample(size, until), self._life, table.buffer.write_count
 
-    async def _prioritize(self, _: float | None, name: str, rows: Any, priority: Any, since: Any) -> None:
-        table = self._tables[name]
-        # The clock of a server that was killed says nothing of this one's rows.
-        clock = None if since is None else since[1] if since[0] == self._life else -1
-        table.prioritize(rows, priority, clock)
+    async def _prioritize(self, _: float | None, name: str, rows: Any, priority: Any, generation: Any) -> None:
+        self._tables[name].buffer.update_priority(rows, priority, generation)
 
     async def _call(self, _: float | None, name: str, method: str, *arguments: Any) -> Any:
         table = self._tables[name]
@@ -253,7 +237,7 @@ class Server:
     async def _stats(self, _: float | None, name: str) -> dict[str, int]:
         table = self._tables[name]
         counts = {"size": len(table.buffer), "write_count": table.buffer.write_count, **table.limiter.state_dict()}
-        return {**counts, "stale_priorities": table.stale}
+        return {**counts, "stale_priorities": table.buffer.stale_priorities}
 
     async def _save(self, then: Callable[[Checkpoint], None] | None = None) -> None:
         if self._saved is None:
@@ -326,7 +310,8 @@ def _whole(frame: bytes) -> bytearray:
 def _reduced(tensor: torch.Tensor) -> tuple[Any, ...]:
     whole = tensor.detach().cpu().contiguous()
     flat = whole.as_strided((whole.numel(),), (1,)).view(torch.uint8).numpy()  # one element may have any stride
-    return _tensor, (pickle.PickleBuffer(flat.data) if flat.size else b"", tensor.dtype, tensor.shape)
+    part = pickle.PickleBuffer(flat.data) if flat.size else b""
+    return _tensor, (part, tensor.dtype, tensor.shape, getattr(tensor, "generation", None))
 
 
 _REDUCTIONS = {**dispatch_table, torch.Tensor: _reduced, torch.nn.Parameter: _reduced, MemoryMappedTensor: _reduced}
@@ -340,9 +325,11 @@ class _Writable:
         self.__array_interface__ = {**array.__array_interface__, "data": (array.ctypes.data, False)}
 
 
-def _tensor(part: Any, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
-    if not len(part):
-        return torch.empty(shape, dtype=dtype)
-    array = np.frombuffer(part, np.uint8)
-    writable = array if array.flags.writeable else np.asarray(_Writable(array))
-    return torch.from_numpy(writable).view(dtype).reshape(shape)
+def _tensor(part: Any, dtype: torch.dtype, shape: torch.Size, generation: torch.Tensor | None) -> torch.Tensor:
+    if len(part):
+        array = np.frombuffer(part, np.uint8)
+        writable = array if array.flags.writeable else np.asarray(_Writable(array))
+        tensor = torch.from_numpy(writable).view(dtype).reshape(shape)
+    else:
+        tensor = torch.empty(shape, dtype=dtype)
+    return with_generation(tensor, generation)

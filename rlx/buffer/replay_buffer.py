@@ -16,6 +16,7 @@ import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, is_tensorclass
 
 from rlx.buffer.batch import (
+    GENERATION,
     TENSORDICT,
     Form,
     as_steps,
@@ -25,6 +26,7 @@ from rlx.buffer.batch import (
     mark,
     pinned,
     rows_of,
+    with_generation,
     write_info,
 )
 from rlx.buffer.batched_draws import DrawsAhead
@@ -148,6 +150,7 @@ class ReplayBuffer(Preprocessing):
         self._dim_extend = dim_extend
         self._form: Form | None = None
         self._write_count = 0
+        self._stale_priorities = 0
         self._save_hooks: list[Hook] = []
         self._load_hooks: list[Hook] = []
         self._left: deque[Draw] = deque()  # pending draws of a restored buffer
@@ -308,6 +311,8 @@ class ReplayBuffer(Preprocessing):
                 raise SchemaMismatchError(f"steps of shape {list(shape)}: expected {list(expected)}, those of the rows")
             ready = self._transform.inv(given.reshape(rows.size, *given.batch_size[len(expected) :]))
             self._storage.update(rows.reshape(-1), ready)
+            with self._sampler_lock:
+                self._sampler.updated(self._storage)
             self._written(rows, all_batches=self._reads_around)
 
     @property
@@ -331,28 +336,59 @@ class ReplayBuffer(Preprocessing):
             self._write_count = 0
             self._discard()
 
-    def update_priority(self, index: Rows | torch.Tensor | int, priority: torch.Tensor | float) -> None:
+    @property
+    def stale_priorities(self) -> int:
+        """Number of priorities that were left out because their steps had been overwritten."""
+        return self._stale_priorities
+
+    def update_priority(
+        self,
+        index: Rows | torch.Tensor | int,
+        priority: torch.Tensor | float,
+        generation: Rows | torch.Tensor | None = None,
+    ) -> None:
         """Update the priorities of rows in the sampler.
+
+        Rows that were overwritten since they were drawn hold other steps: their priorities are left out, and counted by
+        ``stale_priorities``.
 
         Args:
             index: [n] rows, as in ``info["index"]``; or one.
             priority: [n], or [n, ...] to be reduced as the sampler does, or one for all.
+            generation: [n] ``index_generation`` of a batch, which says what steps are meant; batches have it with
+                ``RoundRobinWriter(track_generations=True)``. The tensors ``info["index"]`` and ``batch["index"]`` of a
+                prioritized sampler bring it along without that, but copies of them do not. Without it, the present
+                steps are meant.
 
         Raises:
-            ValueError: the numbers of priorities and rows differ.
+            ValueError: the numbers of priorities, generations and rows differ.
         """
         with self._lock.read(), self._sampler_lock:
-            self._set_priority(index, priority)
+            self._set_priority(
+                index, priority, getattr(index, "generation", None) if generation is None else generation
+            )
 
-    def _set_priority(self, rows: Rows | torch.Tensor | int, priority: torch.Tensor | float) -> None:
+    def _set_priority(self, rows: Any, priority: torch.Tensor | float, generation: Any = None) -> None:
         given = array_of(rows, np.int64)
         at = given.reshape(-1)
         values = torch.as_tensor(priority).detach().cpu().numpy()
         if at.size and values.size > 1 and (values.size == at.size or values.shape[: given.ndim] == given.shape):
             values = values.reshape(at.size, -1)  # rows [*lanes, n] come with priorities [*lanes, n, ...]
+        if generation is not None:
+            at = self._still_there(at, array_of(generation, np.int64).reshape(-1))
         if isinstance(self._sampler, PrioritizedSampler):  # of a dataset, it knows no rows before the first sample
             self._sampler.catch_up(self._storage)
         self._sampler.update_priority(at, values)
+
+    def _still_there(self, rows: Rows, generation: Rows) -> Rows:
+        """Return [n] the rows, but -1 in place of those that hold other steps."""
+        if generation.shape != rows.shape:
+            raise ValueError(f"expected {len(rows)} generations, found {len(generation)}")
+        is_stale = self._storage.generations_of(rows) != generation
+        if not is_stale.any():
+            return rows
+        self._stale_priorities += int(is_stale.sum())
+        return np.where(is_stale, -1, rows)
 
     # ---- sampling
 
@@ -427,14 +463,13 @@ class ReplayBuffer(Preprocessing):
             return draw.read()
         around, rest = split(self._transform.transforms)
         storage = self._storage
+        if PRIORITY_WEIGHT in draw.info or self._tracks_generations:
+            draw.generation = storage.generations_of(draw.rows)
         if not around and storage.takes_leaves and not (plain := cast("RingStorage", storage)).row_shape:
             leaves = dict(plain.get_leaves(draw.rows))
             mark(leaves, self._marks(draw))
-            is_dict = (
-                self._form is not None and self._form.name == "dict" and type(self)._gather is ReplayBuffer._gather
-            )
-            if is_dict and not (rest or self._collate or self._pin_memory):
-                return cast("Form", self._form).tree(leaves)
+            if self._form is not None and self._form.name == "dict" and self._gives_leaves(rest):
+                return self._form.tree(leaves)
             return TensorDict(nested(leaves), [len(draw.rows)], device=accelerator_of(leaves))
         steps = reader(storage, around, self._index).read(draw.rows) if around else storage.get(draw.rows)
         write_info(steps, self._marks(draw))
@@ -470,18 +505,27 @@ class ReplayBuffer(Preprocessing):
         return self._form.back(batch) if self._form is not None and isinstance(batch, TensorDictBase) else batch
 
     def _returned_info(self, draw: Draw) -> dict[Any, Any]:
-        return {key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in self._info(draw).items()}
+        return {
+            key: value if isinstance(value, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(value))
+            for key, value in self._info(draw).items()
+        }
 
     def _info(self, draw: Draw) -> dict[Any, Any]:
-        return {**draw.info, "index": draw.rows}
+        index = with_generation(torch.from_numpy(np.ascontiguousarray(draw.rows)), draw.generation)
+        info = {**draw.info, "index": index}
+        return {**info, GENERATION: draw.generation} if self._tracks_generations else info
+
+    @property
+    def _tracks_generations(self) -> bool:
+        return getattr(self._writer, "tracks_generations", False)
 
     def _marks(self, draw: Draw) -> Mapping[Any, Any]:
         """Return the values that are added to the stored steps of a batch.
 
-        Beside priorities, rows replace the ``index`` that steps of a dataset bring along: it is what
+        Beside priorities and generations, rows replace the ``index`` that steps of a dataset bring along: it is what
         ``update_priority`` takes.
         """
-        return self._info(draw) if PRIORITY_WEIGHT in draw.info else draw.info
+        return draw.info if draw.generation is None else self._info(draw)
 
     def __getitem__(self, index: Any) -> Any:
         """Return the steps at rows, transformed; or a key of all steps.

@@ -1,12 +1,12 @@
 """Replay buffers whose batches have their rows as ``index``, and prioritized ones."""
 
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Any, SupportsFloat, Unpack
 
 import torch
 from tensordict import NestedKey, TensorDictBase
 
-from rlx.buffer.batch import TENSORDICT, Form
+from rlx.buffer.batch import GENERATION, TENSORDICT, Form
 from rlx.buffer.prefetch import Draw
 from rlx.buffer.protocol import Rows, Steps, Storage
 from rlx.buffer.replay_buffer import BatchOptions, BufferOptions, ReplayBuffer
@@ -42,17 +42,16 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def update_tensordict_priority(self, batch: TensorDictBase) -> None:
         """Update priorities from a batch: by its ``index``, the values [n] or [n, ...] of its priority key.
 
-        Several numbers per step are reduced as the sampler's ``reduction`` says: to the largest by default. With a
-        sampler without priorities, this does nothing.
+        Those of steps that were overwritten since are left out, and counted by ``stale_priorities``. Several numbers of
+        a step are reduced as the sampler's ``reduction`` says: to the largest by default. With a sampler without
+        priorities, a batch may lack them.
 
         Raises:
             KeyError: the batch has no index, or no priorities.
         """
-        if self.priority_key not in batch.keys(include_nested=True) and not isinstance(
-            self.sampler, PrioritizedSampler
-        ):
-            return
-        self.update_priority(named_rows(batch["index"]), batch[self.priority_key])
+        if isinstance(self.sampler, PrioritizedSampler) or batch.get(self.priority_key, None) is not None:
+            rows, generation = named_rows(batch)
+            self.update_priority(rows, batch[self.priority_key], generation)
 
     def _check_form(self, form: Form) -> None:
         super()._check_form(form)
@@ -71,10 +70,16 @@ class TensorDictReplayBuffer(ReplayBuffer):
         return self._info(draw)
 
 
-def named_rows(index: torch.Tensor) -> torch.Tensor:
-    """Return the rows that the ``index`` [n, ...] of a batch names: [n] where a row is a whole trajectory."""
-    first = index[(slice(None), *[slice(1)] * (index.ndim - 1))]
-    return first.reshape(-1) if index.ndim and bool((index == first).all()) else index
+def named_rows(batch: TensorDictBase) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the rows that the ``index`` [n, ...] of a batch names, and their generations, if it has them.
+
+    [n] where a row is a whole trajectory.
+    """
+    index, generation = batch["index"], batch.get(GENERATION, None)
+    first = (slice(None), *[0] * (index.ndim - 1))
+    if index.ndim < 2 or not bool((index == index[(slice(None), *[slice(1)] * (index.ndim - 1))]).all()):
+        return index, generation
+    return index[first], None if generation is None else generation[first]
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -102,8 +107,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def __init__(
         self,
         *,
-        alpha: float,
-        beta: float,
+        alpha: SupportsFloat,
+        beta: SupportsFloat,
         eps: float = 1e-8,
         storage: Storage | Dataset | None = None,
         reduction: Reduction = "max",
@@ -134,8 +139,8 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
     def __init__(
         self,
         *,
-        alpha: float,
-        beta: float,
+        alpha: SupportsFloat,
+        beta: SupportsFloat,
         priority_key: NestedKey = "td_error",
         eps: float = 1e-8,
         storage: Storage | Dataset | None = None,
@@ -148,8 +153,8 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
 
 
 def _by_priority(
-    alpha: float,
-    beta: float,
+    alpha: SupportsFloat,
+    beta: SupportsFloat,
     eps: float,
     storage: Storage | Dataset | None,
     reduction: Reduction,

@@ -22,14 +22,20 @@ _REDUCE: Mapping[str, Callable[..., NDArray[np.float64]]] = {"sum": np.sum, **RE
 class RoundRobinWriter(SavedState):
     """Writer that appends, and overwrites the oldest steps once the storage is full.
 
+    Args:
+        track_generations: whether batches have ``index`` and ``index_generation``: which row a step was drawn from, and
+            how many steps that row had held before. Copies of a batch keep them, so priorities of steps that have been
+            overwritten since are left out.
+
     Example:
         >>> buffer = rlx.ReplayBuffer(storage=rlx.buffer.LazyTensorStorage(4), writer=rlx.buffer.RoundRobinWriter())
         >>> buffer.extend(rlx.open("cartpole")[:6])
         tensor([0, 1, 2, 3, 0, 1])
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, track_generations: bool = False) -> None:
         self.cursor = 0
+        self.tracks_generations = track_generations
 
     def extend(self, storage: Storage, steps: TensorDictBase) -> Rows:
         """Write steps [*lanes, n]; return their rows, of the same shape."""
@@ -53,6 +59,9 @@ class RoundRobinWriter(SavedState):
 
 class TensorDictRoundRobinWriter(RoundRobinWriter):
     """``RoundRobinWriter`` that also stores the row of every step as ``index`` (int64).
+
+    Args:
+        track_generations: as in ``RoundRobinWriter``.
 
     Example:
         >>> writer = rlx.buffer.TensorDictRoundRobinWriter()

@@ -24,7 +24,7 @@ from rlx.errors import CorruptDatasetError
 logger = logging.getLogger(__name__)
 SWITCH = "RLX_KERNEL"
 LIBRARY = Path(__file__).with_name("frames.so")
-_VERSION = 3  # of the functions of frames.c
+_VERSION = 4  # of the compiled functions
 _ZSTD_MODULES = ("zstandard._cffi", "backports.zstd._zstd", "_zstd")
 _ZSTD_FUNCTIONS = ("ZSTD_decompress_usingDDict", "ZSTD_createDDict_byReference", "ZSTD_createDCtx")
 _OUTSIDE, _DAMAGED = 1, 2
@@ -54,10 +54,7 @@ class FileTable(ctypes.Structure):
 class Kernel:
     """The compiled kernel."""
 
-    def __init__(self, library: Path) -> None:
-        frames = ctypes.CDLL(os.fspath(library))
-        if (found := int(frames.rlx_frames_version())) != _VERSION:
-            raise ValueError(f"{library} has version {found}, expected {_VERSION}")
+    def __init__(self, frames: ctypes.CDLL) -> None:
         self._read, self._decode = frames.rlx_read_frames, frames.rlx_decode_frames
         self._read.argtypes = [_ADDRESS, _ADDRESS, ctypes.c_int64, ctypes.c_int64, *[_ADDRESS] * 4]
         self._decode.argtypes = [_ADDRESS, ctypes.c_int64, *[_ADDRESS] * 3, ctypes.c_int64, _ADDRESS, _ADDRESS]
@@ -164,13 +161,29 @@ def _zstd() -> ctypes.CDLL:
     raise OSError(f"none of {', '.join(_ZSTD_MODULES)} has libzstd")
 
 
-@lru_cache(maxsize=1)
-def kernel() -> Kernel | None:
-    """Return the compiled kernel; None if it was not built, does not fit, or is switched off."""
+def library() -> ctypes.CDLL | None:
+    """Return the compiled functions; None if they were not built, are of another version, or are switched off."""
     if os.environ.get(SWITCH) == "0" or not LIBRARY.exists():
         return None
     try:
-        return Kernel(LIBRARY)
-    except (OSError, AttributeError, ValueError) as exc:
+        compiled = ctypes.CDLL(os.fspath(LIBRARY))
+        found = int(compiled.rlx_version())
+    except (OSError, AttributeError) as exc:
+        logger.info("the compiled kernel is not used: %s", exc)
+        return None
+    if found != _VERSION:
+        logger.info("the compiled kernel is not used: %s has version %d, expected %d", LIBRARY, found, _VERSION)
+        return None
+    return compiled
+
+
+@lru_cache(maxsize=1)
+def kernel() -> Kernel | None:
+    """Return the compiled kernel; None without ``library`` or libzstd."""
+    if (compiled := library()) is None:
+        return None
+    try:
+        return Kernel(compiled)
+    except OSError as exc:
         logger.info("the compiled kernel is not used: %s", exc)
         return None

@@ -93,5 +93,5 @@ def test_priorities_of_slices_are_those_of_their_steps() -> None:
         expected = torch.rand(2, 5, 1)
         slices["td_error"] = expected.expand(2, 5, *(extra or (1,))).reshape(2, 5, *extra)
         buffer.update_tensordict_priority(slices)
-        found = sampler._mins.get(slices["index"].flatten().numpy())
+        found = sampler._tree.priority[slices["index"].flatten().numpy()]
         assert found.tolist() == pytest.approx(expected.flatten().tolist(), abs=1e-6)

@@ -93,7 +93,7 @@ def test_it_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog:
     assert kernel() is not None
     for name, value, message in (
         ("LIBRARY", tmp_path / "none", ""),
-        ("_VERSION", 0, "has version 3, expected 0"),
+        ("_VERSION", 0, "has version 4, expected 0"),
         ("_ZSTD_MODULES", ("rlx.none", "none.none"), "none of rlx.none, none.none has libzstd"),
     ):
         caplog.clear()

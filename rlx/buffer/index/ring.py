@@ -94,6 +94,13 @@ class Ring:
                 return
         self.locate(rows)
 
+    def generation(self, rows: Rows) -> Rows:
+        """Return [n] how many steps were at each row before the present one; -1 of rows that were never written."""
+        lane, place = (0, rows) if self.lanes == 1 else np.divmod(rows, self.size)
+        turns, next_place = np.divmod(self.tail, self.size)
+        generation: Rows = turns[lane] - (place >= next_place[lane])
+        return generation
+
     def holds(self, rows: Rows) -> NDArray[np.bool_]:
         """Return [n] whether a step is stored at each row."""
         lane, place = np.divmod(rows, self.size)

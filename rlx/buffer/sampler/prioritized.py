@@ -1,95 +1,24 @@
 """Prioritized sampling (Schaul et al., 2016)."""
 
+import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, SupportsFloat
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from rlx.buffer.protocol import Rows, Storage
+from rlx.buffer.sampler.priority_tree import Floats, PriorityTree
 from rlx.buffer.sampler.steps import SeededSampler, stored_steps
 from rlx.errors import SamplingError
-from rlx.numbers import check_real, check_whole
+from rlx.numbers import check_real
 
-_SHIFT = 4
-_WIDTH = 1 << _SHIFT
-_REDUCE = {"sum": np.add, "min": np.minimum, "max": np.maximum}
-_NOTHING = {"sum": 0.0, "min": np.inf, "max": -np.inf}
-
-
-class PriorityTree:
-    """The sum, minimum or maximum of ``capacity`` float64 leaves, and the leaves.
-
-    Args:
-        capacity: number of leaves; initially the neutral element: 0, infinity or minus infinity.
-    """
-
-    def __init__(self, capacity: int, of: Literal["sum", "min", "max"] = "sum") -> None:
-        check_whole("capacity", capacity)
-        self.capacity = capacity
-        self._reduce = _REDUCE[of]
-        self._nothing = _NOTHING[of]
-        self._levels: list[NDArray[np.float64]] = []  # the leaves first; every level [nodes, children]
-        nodes = capacity
-        while not self._levels or nodes > 1:
-            nodes = -(-nodes // _WIDTH)
-            self._levels.append(np.full((nodes, _WIDTH), self._nothing))
-
-    @property
-    def root(self) -> float:
-        """The reduction of all leaves."""
-        return float(self._reduce.reduce(self._levels[-1][0]))
-
-    def get(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return [n] the leaves at these rows."""
-        return self._levels[0].reshape(-1)[rows]
-
-    def set(self, rows: NDArray[np.int64], values: NDArray[np.float64] | float) -> None:
-        """Set leaves; of a repeated row, the last value counts.
-
-        Args:
-            rows: [n], each of range(capacity).
-            values: [n], or one for all.
-        """
-        if rows.size == 0:
-            return
-        self._levels[0].reshape(-1)[rows] = values
-        nodes = np.sort(rows)
-        for children, parents in zip(self._levels, self._levels[1:], strict=False):
-            nodes = _distinct(nodes >> _SHIFT)
-            parents.reshape(-1)[nodes] = self._reduce.reduce(children.take(nodes, axis=0), axis=1)
-
-    def find(self, sums: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return [n] the leaf of each prefix sum: the first at which the sum of leaves exceeds it. Sum trees only.
-
-        Args:
-            sums: [n] from 0 to less than the root. What rounding carries past the end falls on the last leaf that is
-                not 0; a leaf that is 0 is never found.
-        """
-        nodes, left = np.zeros(sums.size, np.int64), sums
-        every = np.arange(sums.size)
-        for level in reversed(self._levels):
-            running = np.zeros((sums.size, _WIDTH + 1))
-            np.cumsum(level.take(nodes, axis=0), axis=1, out=running[:, 1:])
-            left = np.minimum(left, np.nextafter(running[:, -1], -np.inf))
-            child = (running[:, 1:] > left[:, None]).argmax(axis=1)
-            left = left - running[every, child]
-            nodes = nodes * _WIDTH + child
-        return nodes
-
-    def clear(self) -> None:
-        """Set every leaf to the neutral element."""
-        for level in self._levels:
-            level.fill(self._nothing)
-
-
-def _distinct(ascending: NDArray[np.int64]) -> NDArray[np.int64]:
-    last_of_its_kind = ascending[:-1] != ascending[1:]
-    return np.concatenate((ascending[:-1][last_of_its_kind], ascending[-1:]))
-
-
-_SMALLEST, _LARGEST = 1e-200, 1e200
+logger = logging.getLogger(__name__)
+# Bounds of what is stored, so that nothing drawable becomes 0 and nothing infinite, whatever alpha is.
+_SMALLEST, _LARGEST = 1.2e-38, 3.4e38
+_FIRST = 1.0  # priority of new steps before a larger one was given
+_AT_ONCE = 1 << 20  # stored steps looked at together
 PRIORITY_WEIGHT = "priority_weight"
 Reduction = Literal["max", "min", "median", "mean"]
 REDUCE: dict[str, Callable[..., NDArray[np.float64]]] = {
@@ -106,19 +35,24 @@ class PrioritizedSampler(SeededSampler):
     New steps have the largest priority given so far, at least 1, so that they are likely to be drawn soon. Batches have
     importance-sampling weights as ``"priority_weight"``: ``(p / smallest stored p) ** -beta``, float32.
 
+    ``priority + eps`` and ``p`` are stored as float32, 8.4 bytes per row together with their sums, which are computed
+    anew with every change: probabilities are exact to 6e-8, after any number of updates. When ``alpha`` is changed, the
+    next ``sample`` computes every ``p`` again.
+
     Args:
         max_capacity: maximum number of rows of the storage.
-        alpha: exponent of priorities; 0 samples uniformly.
-        beta: exponent of the importance-sampling weights; 1 corrects all of the bias. Set it later to anneal it.
+        alpha: exponent of priorities, a number or a tensor of one; 0 samples uniformly.
+        beta: exponent of the importance-sampling weights, a number or a tensor of one; 1 corrects all of the bias.
         eps: added to every priority, so that steps of priority 0 are drawn too.
         reduction: how several priorities of one step are reduced to one.
-        max_priority_within_buffer: new steps get the largest stored priority instead of the largest ever given.
+        max_priority_within_buffer: new steps get the largest stored priority instead of the largest ever given; 1 if
+            no other step is stored.
         seed: random seed; by default from ``generator``, or random.
         generator: source of the seed.
 
     Attributes:
-        alpha: exponent of priorities.
-        beta: exponent of the importance-sampling weights.
+        alpha: exponent of priorities; set it, or change its tensor, to anneal it.
+        beta: exponent of the importance-sampling weights; set it, or change its tensor, to anneal it.
 
     Example:
         >>> data = rlx.open("cartpole")[:100]
@@ -134,14 +68,14 @@ class PrioritizedSampler(SeededSampler):
         (True, torch.Size([32]))
     """
 
-    alpha: float
-    beta: float
+    alpha: SupportsFloat
+    beta: SupportsFloat
 
     def __init__(
         self,
         max_capacity: int,
-        alpha: float,
-        beta: float,
+        alpha: SupportsFloat,
+        beta: SupportsFloat,
         eps: float = 1e-8,
         *,
         reduction: Reduction = "max",
@@ -156,14 +90,13 @@ class PrioritizedSampler(SeededSampler):
         if reduction not in REDUCE:
             raise ValueError(f"reduction {reduction!r}: expected one of {', '.join(REDUCE)}")
         self.alpha, self.beta, self.eps = alpha, beta, eps
-        self._first_alpha = alpha  # before a scheduler changed it
         self.reduction = reduction
         self.max_priority_within_buffer = max_priority_within_buffer
-        self._sums = PriorityTree(max_capacity, "sum")
-        self._mins = PriorityTree(max_capacity, "min")
-        self._maxs = PriorityTree(max_capacity, "max") if max_priority_within_buffer else None
-        self._known = 0  # rows that have a priority
-        self._largest = self._power(np.float64(1.0))
+        self._tree = PriorityTree(max_capacity, keeps_most=max_priority_within_buffer)
+        self._exponent = self._first_alpha = float(alpha)  # of the weights in the tree; before it was annealed
+        self._most_given = self._stored(_FIRST)
+        self._least_known: tuple[np.float32, float] | None = None  # priority and exponent of the least weight
+        self._least_weight = np.float32(0)
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
         """Return [n] rows, and their weights.
@@ -173,16 +106,19 @@ class PrioritizedSampler(SeededSampler):
         """
         stored_steps(storage, batch_size)
         self.catch_up(storage)
-        rows = self._pick(self._draws.next(), batch_size)
-        return rows, {PRIORITY_WEIGHT: self._weights(rows)}
+        self._weigh_anew()
+        rows, weights = self._tree.draw(self._draws.next().random(batch_size))
+        return rows, {PRIORITY_WEIGHT: self._corrections(weights)}
 
     def extended(self, storage: Storage, rows: Rows) -> None:
         """Give written rows the priority of new steps."""
         self._check_capacity(storage)
         rows = rows.reshape(-1)
-        new = np.unique(rows[self._mins.get(rows) == np.inf])
-        self._known += len(new)
-        self._set(rows, self._new_weight())
+        priority = self._most_given
+        if self.max_priority_within_buffer:
+            self._tree.write(rows, np.float32(0), np.float32(0))  # what is overwritten takes its priority with it
+            priority = self._tree.most or self._stored(_FIRST)
+        self._tree.write(rows, priority, self._weighed(priority))
 
     def update_priority(self, rows: Rows, priority: NDArray[Any]) -> None:
         """Set the priorities of rows; of a repeated row, the last one counts.
@@ -197,95 +133,96 @@ class PrioritizedSampler(SeededSampler):
         """
         rows = np.asarray(rows, np.int64).reshape(-1)
         given = self._reduced(np.asarray(priority, np.float64), len(rows))
-        if rows.size and not -1 <= rows.min() <= rows.max() < self._mins.capacity:
-            raise IndexError(f"rows {rows.min()} to {rows.max()}: expected 0 to {self._mins.capacity - 1}")
-        if not np.isfinite(given).all() or (given < 0).any():
+        if not rows.size:
+            return
+        if not (given.min() >= 0 and given.max() < np.inf):
             raise ValueError(f"expected finite priorities of at least 0, found {given.min()} to {given.max()}")
-        holds = (rows >= 0) & (self._mins.get(rows) < np.inf)
-        if holds.any():
-            weights = self._power(given)[holds]
-            self._largest = max(self._largest, weights.max())
-            self._set(rows[holds], weights)
+        stored = self._stored(given)
+        most = self._tree.write(rows, stored, self._weighed(stored), only_known=True)
+        self._most_given = max(self._most_given, most)
 
     def emptied(self) -> None:
         """Forget all priorities."""
-        for tree in self._trees():
-            tree.clear()
-        self._known = 0
-        self._largest = self._power(np.float64(1.0))
+        self._tree.clear()
+        self._most_given = self._stored(_FIRST)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that the next samples depend on."""
-        everything = np.arange(self._mins.capacity)
-        rows = everything[self._mins.get(everything) < np.inf]
+        rows = self._tree.known_rows()
         return super().state_dict() | {
-            "alpha": self.alpha,
+            "alpha": float(self.alpha),
             "first_alpha": self._first_alpha,
-            "beta": self.beta,
+            "beta": float(self.beta),
             "eps": self.eps,
             "rows": torch.from_numpy(rows),
-            "weights": torch.from_numpy(self._mins.get(rows)),
-            "largest": float(self._largest),
+            "priorities": torch.from_numpy(self._tree.priority[rows]),
+            "most_given": float(self._most_given),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of ``state_dict``.
+        """Continue from a state of ``state_dict``, with its ``alpha``, ``beta`` and ``eps``.
 
         Raises:
-            SamplingError: the state is of a larger capacity, or of another alpha or eps.
+            SamplingError: the state is of a larger capacity.
         """
-        mine = self._first_alpha if "first_alpha" in state else self.alpha  # older states have only one of them
-        found, expected = (state.get("first_alpha", state["alpha"]), state["eps"]), (mine, self.eps)
-        if found != expected:
-            raise SamplingError(f"expected priorities with alpha and eps {expected}, found {found}")
-        rows, weights = state["rows"].numpy(), state["weights"].numpy()
-        if rows.size and rows.max() >= self._mins.capacity:
+        rows = state["rows"].numpy()
+        if rows.size and rows.max() >= self._tree.capacity:
             raise SamplingError(
-                f"expected priorities of rows up to {self._mins.capacity - 1}, found some up to {rows.max()}",
+                f"expected priorities of rows up to {self._tree.capacity - 1}, found some up to {rows.max()}",
                 hint=f"use a max_capacity of at least {rows.max() + 1}",
             )
         super().load_state_dict(state)
-        self.emptied()
-        self.alpha, self.beta = state["alpha"], state["beta"]
-        self._set(rows, weights)
-        self._known = len(rows)
-        self._largest = np.float64(state["largest"])
+        given, found = (self._first_alpha, self.eps), (state.get("first_alpha", state["alpha"]), state["eps"])
+        if given != found:
+            logger.warning("alpha and eps %s of the loaded state replace %s", found, given)
+        self._first_alpha, self.eps = found
+        self.alpha, self.beta = _set(self.alpha, state["alpha"]), _set(self.beta, state["beta"])
+        self._exponent = float(self.alpha)
+        self._tree.clear()
+        priorities, most = _priorities(state)
+        self._tree.write(rows, priorities, self._weighed(priorities))
+        self._most_given = most
 
-    def _trees(self) -> list[PriorityTree]:
-        return [tree for tree in (self._sums, self._mins, self._maxs) if tree is not None]
+    def _stored(self, priority: Any) -> Any:
+        """Return priorities as the tree keeps them, above 0."""
+        return np.minimum(np.maximum(priority + self.eps, _SMALLEST), _LARGEST).astype(np.float32)
 
-    def _set(self, rows: Rows, weights: NDArray[np.float64] | float) -> None:
-        for tree in self._trees():
-            tree.set(rows, weights)
-
-    def _pick(self, rng: np.random.Generator, count: int) -> Rows:
-        return self._sums.find(rng.random(count) * self._sums.root)
-
-    def _weights(self, rows: Rows) -> NDArray[np.float32]:
-        weights: NDArray[np.float32] = ((self._mins.root / self._mins.get(rows)) ** self.beta).astype(np.float32)
-        return weights
-
-    def _power(self, priority: NDArray[np.float64] | np.float64) -> Any:
-        # Bounded so that nothing drawable becomes 0 and no sum overflows, whatever alpha is.
+    def _weighed(self, stored: Any) -> Any:
+        """Return the weights of priorities that the tree keeps."""
         with np.errstate(over="ignore", under="ignore"):
-            return np.clip((priority + self.eps) ** self.alpha, _SMALLEST, _LARGEST)
+            weights = np.asarray(stored, np.float64) ** self._exponent
+        return np.minimum(np.maximum(weights, _SMALLEST), _LARGEST).astype(np.float32)
 
-    def _new_weight(self) -> float:
-        if self._maxs is not None and self._known and self._maxs.root > -np.inf:
-            return self._maxs.root
-        return float(self._largest)
+    def _weigh_anew(self) -> None:
+        """Compute all weights again if ``alpha`` was changed."""
+        if self.alpha != self._exponent:
+            self._exponent = check_real("alpha", self.alpha, 0)
+            self._tree.reweigh(self._weighed)
+
+    def _corrections(self, weights: Floats) -> Floats:
+        """Return [n] the importance-sampling weights of rows with these weights."""
+        known = self._tree.least, self._exponent
+        if known != self._least_known:
+            self._least_known, self._least_weight = known, self._weighed(self._tree.least)
+        ratios = self._least_weight / weights.astype(np.float64)
+        corrections: Floats = (ratios ** float(self.beta)).astype(np.float32)
+        return corrections
 
     def catch_up(self, storage: Storage) -> None:
         """Give rows that were written before the storage had this sampler the priority of new ones."""
         self._check_capacity(storage)
-        if self._known < len(storage):
-            rows = storage.row_at(np.arange(len(storage)))
-            self.extended(storage, rows[self._mins.get(rows) == np.inf])
+        steps = len(storage)
+        for start in range(0, steps, _AT_ONCE):
+            if self._tree.known >= steps:
+                return
+            rows = storage.row_at(np.arange(start, min(start + _AT_ONCE, steps)))
+            if (new := rows[self._tree.priority[rows] == 0]).size:
+                self.extended(storage, new)
 
     def _check_capacity(self, storage: Storage) -> None:
-        if storage.max_size > self._mins.capacity:
+        if storage.max_size > self._tree.capacity:
             raise SamplingError(
-                f"expected a storage of at most {self._mins.capacity} steps, found one of {storage.max_size}",
+                f"expected a storage of at most {self._tree.capacity} steps, found one of {storage.max_size}",
                 hint=f"use a max_capacity of {storage.max_size}",
             )
 
@@ -295,3 +232,20 @@ class PrioritizedSampler(SeededSampler):
         if priority.shape[:1] != (count,):
             raise ValueError(f"expected {count} priorities, found {priority.shape}")
         return priority if priority.ndim == 1 else REDUCE[self.reduction](priority.reshape(count, -1), axis=1)
+
+
+def _set(present: SupportsFloat, value: float) -> SupportsFloat:
+    """Return a number, in the tensor that holds the present one, if any."""
+    return present.fill_(value) if isinstance(present, torch.Tensor) else value
+
+
+def _priorities(state: Mapping[str, Any]) -> tuple[Floats, np.float32]:
+    """Return [n] the priorities of a state's rows as the tree keeps them, and the largest given."""
+    if "priorities" in state:
+        return state["priorities"].numpy(), np.float32(state["most_given"])
+    # An older state has (priority + eps) ** alpha alone.
+    weights = np.append(state["weights"].numpy(), state["largest"])
+    with np.errstate(over="ignore", divide="ignore"):
+        priorities = weights ** (1 / state["alpha"]) if state["alpha"] else np.ones_like(weights)
+    stored = np.clip(priorities, _SMALLEST, _LARGEST).astype(np.float32)
+    return stored[:-1], stored[-1]

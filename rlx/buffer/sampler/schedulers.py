@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from rlx.buffer.protocol import Sampler
+from rlx.errors import SchemaMismatchError
 from rlx.numbers import check_whole
 
 
@@ -51,7 +52,7 @@ class ParameterScheduler(ABC):
         if not hasattr(self.sampler, param_name):
             raise ValueError(f"{type(self.sampler).__name__} has no attribute {param_name!r}")
         self.param_name = param_name
-        self.initial_val: float = getattr(self.sampler, param_name)
+        self.initial_val = float(getattr(self.sampler, param_name))
         self._min = -math.inf if min_value is None else min_value
         self._max = math.inf if max_value is None else max_value
         self._steps = 0
@@ -217,3 +218,20 @@ class SchedulerList:
         """Let every scheduler step."""
         for scheduler in self.schedulers:
             scheduler.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of the schedulers."""
+        return {"schedulers": [scheduler.state_dict() for scheduler in self.schedulers]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from the states of the same number of schedulers.
+
+        Raises:
+            SchemaMismatchError: the state is of another number of schedulers.
+        """
+        if len(state["schedulers"]) != len(self.schedulers):
+            raise SchemaMismatchError(
+                f"checkpoint of {len(state['schedulers'])} schedulers: expected {len(self.schedulers)}"
+            )
+        for scheduler, its in zip(self.schedulers, state["schedulers"], strict=True):
+            scheduler.load_state_dict(its)

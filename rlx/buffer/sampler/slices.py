@@ -1,7 +1,8 @@
 """Samplers of slices: consecutive steps of one trajectory, whatever the order of writing."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from contextlib import suppress
+from typing import Any, SupportsFloat, Unpack
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from rlx.buffer.sampler.slice_starts import (
     slicing_of,
 )
 from rlx.buffer.sampler.steps import Epoch, EpochSampler, SeededSampler, stored_steps
+from rlx.errors import SamplingError
 
 
 class SliceSampler(SeededSampler):
@@ -224,18 +226,32 @@ class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
         self.drop_last = drop_last
         self.shuffle = shuffle
         self._epoch = Epoch("trajectories", saved_as="trajectories")
-        self._generation: int | None = None
+        self._generation: int | None = None  # that of the index at the last draw of this process
+        self._is_changed = False  # trajectories changed since the last draw
+
+    def extended(self, storage: Storage, rows: Rows) -> None:  # noqa: ARG002
+        """Take note that trajectories changed: the epoch is over."""
+        self._is_changed = True
+
+    def updated(self, storage: Storage) -> None:
+        """End the epoch if the change of stored steps changed trajectories."""
+        with suppress(SamplingError):  # no trajectories yet
+            self._is_changed = self._is_changed or self.index(storage).generation != self._generation
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that the next samples depend on."""
+        return super().state_dict() | {"is_changed": self._is_changed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of ``state_dict``; the storage must hold the trajectories it held."""
         super().load_state_dict(state)
-        self._generation = None
+        self._generation, self._is_changed = None, state.get("is_changed", False)
 
     def _draw(self, index: TrajectoryIndex, slices: int, slice_len: int | None) -> tuple[Rows, Rows | None]:
         counted = self._counted(index, slice_len)
         count = len(counted.firsts)
-        is_over = self._generation not in (None, index.generation) or self._epoch.length != count
-        self._generation = index.generation
+        is_over = self._is_changed or self._generation not in (None, index.generation) or self._epoch.length != count
+        self._generation, self._is_changed = index.generation, False
         ordinals, _ = self._epoch.next(
             self._draws, count, slices, drop_last=self.drop_last, shuffle=self.shuffle, is_over=is_over
         )
@@ -274,8 +290,8 @@ class PrioritizedSliceSampler(PrioritizedSampler):
     def __init__(
         self,
         max_capacity: int,
-        alpha: float,
-        beta: float,
+        alpha: SupportsFloat,
+        beta: SupportsFloat,
         eps: float = 1e-8,
         *,
         reduction: Reduction = "max",
@@ -300,9 +316,11 @@ class PrioritizedSliceSampler(PrioritizedSampler):
             raise ValueError(
                 f"span {options['span']}: expected (False, n), as only stored steps have a priority to start with"
             )
-        self._hidden = np.zeros(max_capacity, bool)
-        self._hidden_for = 0  # the slice length that the hidden starts are not valid for
-        self._generation: int | None = None  # that of the index in which they are not valid; None: before any sample
+        # Invalid starts have no weight in the tree: they are hidden.
+        self._hidden_for = 0  # the slice length that they are not valid for; 0 before the first sample
+        self._written: list[Rows] | None = []  # since the last sample; None: any, or stored steps were changed
+        self._written_count = 0
+        self._generation: int | None = None  # that of the index at the last sample of this process
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
         """Return [n] rows, and their weights and marks.
@@ -315,53 +333,77 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         self.catch_up(storage)
         slices, slice_len = self.slicing.shape(batch_size)
         assert slice_len is not None, "only whole trajectories have no length"
+        self._weigh_anew()
         index = self.index(storage)
-        if slice_len != self._hidden_for or self._generation not in (None, index.generation):
-            self._show(np.flatnonzero(self._hidden))
-        self._hidden_for, self._generation = slice_len, index.generation
-        starts = self._pick_starts(storage, index, slices, slice_len)
+        self._show_perhaps_valid(index, slice_len)
+        try:
+            starts = self._pick_starts(storage, index, slices, slice_len)
+        finally:
+            self._generation = index.generation
         rows, info = self.slicing.cut(storage, index, starts, slice_len)
-        return rows, info | {PRIORITY_WEIGHT: self._weights(rows)}
+        return rows, info | {PRIORITY_WEIGHT: self._corrections(self._weighed(self._tree.priority[rows]))}
 
     def index(self, storage: Storage) -> TrajectoryIndex:
         """Return the index of a storage's trajectories by the keys of the slices."""
         return self.slicing.index(storage)
 
     def extended(self, storage: Storage, rows: Rows) -> None:
-        """Give written rows the priority of new steps, and restore starts that they may have made valid."""
-        rows = rows.reshape(-1)
-        self._hidden[rows] = False
+        """Give written rows the priority of new steps; the next sample restores starts that they made valid."""
         super().extended(storage, rows)
-        if not self._hidden.any():
-            return
-        index = self.index(storage)
-        if self.slicing.strict_length and self._generation == index.generation - 1:
-            # Only this write came since: the rows it made valid are within a slice's length before it.
-            self._show(self._perhaps_valid(index, rows, self._hidden_for))
-            self._generation = index.generation
-        else:
-            self._show(np.flatnonzero(self._hidden))
+        if self._hidden_for and self._written is not None:
+            self._written.append(rows.flatten())
+            self._written_count += rows.size
+            if self._written_count > self._tree.capacity:
+                self._written = None
+
+    def updated(self, storage: Storage) -> None:  # noqa: ARG002
+        """Take note that stored steps were changed, and any start may be valid now."""
+        self._written = None
 
     def emptied(self) -> None:
         """Forget all priorities."""
         super().emptied()
-        self._hidden.fill(False)
+        self._written, self._written_count = [], 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the next samples depend on."""
-        hidden = torch.from_numpy(np.flatnonzero(self._hidden))
-        return super().state_dict() | {"hidden": hidden, "hidden_for": self._hidden_for}
+        written = None if self._written is None else torch.from_numpy(_joined(self._written))
+        hidden = torch.from_numpy(self._tree.undrawn_rows())
+        return super().state_dict() | {"hidden": hidden, "hidden_for": self._hidden_for, "written": written}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of ``state_dict``.
+        """Continue from a state of ``state_dict``, with its ``alpha``, ``beta`` and ``eps``.
 
         Raises:
-            SamplingError: the state is of a larger capacity, or of another alpha or eps.
+            SamplingError: the state is of a larger capacity.
         """
         super().load_state_dict(state)
-        self._hidden_for = state["hidden_for"]
         self._hide(state["hidden"].numpy())
+        self._hidden_for = state["hidden_for"]
+        written = state.get("written", torch.empty(0, dtype=torch.int64))
+        self._written = None if written is None else [written.numpy()]
+        self._written_count = 0 if written is None else len(written)
         self._generation = None
+
+    def _show_perhaps_valid(self, index: TrajectoryIndex, slice_len: int) -> None:
+        """Restore hidden starts that may be valid, by what changed since the last sample."""
+        written = None if self._written is None else np.unique(_joined(self._written))
+        was_told = written is None or len(written) > 0
+        is_other = not was_told and self._generation not in (None, index.generation)
+        if (
+            written is None
+            or is_other
+            or slice_len != self._hidden_for
+            or (was_told and not self.slicing.strict_length)
+        ):
+            self._show(self._tree.undrawn_rows())
+        elif was_told:
+            # What was appended made starts valid that are within a slice's length before it.
+            heads = written[~np.isin(index.precede(written, 2)[:, 0], written)]
+            near = np.unique(index.precede(heads, slice_len))
+            near = near[near >= 0]
+            self._show(near[self._tree.weight[near] == 0])
+        self._hidden_for, self._written, self._written_count = slice_len, [], 0
 
     def _pick_starts(self, storage: Storage, index: TrajectoryIndex, slices: int, slice_len: int) -> Rows:
         rng = self._draws.next()
@@ -370,9 +412,10 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         while missing:
             if tries > 4 * len(index):
                 self._hide_all_invalid(storage, index, slice_len)
-            if not self._sums.root:
-                SliceStarts.count(index, self.slicing, slice_len)  # raises, with the reason
-            rows = self._pick(rng, tries)
+            if not self._tree.total:
+                SliceStarts.count(index, self.slicing, slice_len)  # raises, with the reason, if no start is valid
+                self._show(self._tree.undrawn_rows())  # the storage was changed without a word
+            rows, _ = self._tree.draw(rng.random(tries))
             valid = self.slicing.is_start(index, rows, slice_len)
             self._hide(rows[~valid])
             found.append(rows[valid][:missing])
@@ -385,20 +428,12 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         self._hide(rows[~self.slicing.is_start(index, rows, slice_len)])
 
     def _hide(self, rows: Rows) -> None:
-        self._hidden[rows] = True
-        self._sums.set(rows, 0.0)
+        self._tree.write(rows, self._tree.priority[rows], np.float32(0))
 
     def _show(self, rows: Rows) -> None:
-        self._hidden[rows] = False
-        self._sums.set(rows, self._mins.get(rows))
+        priorities = self._tree.priority[rows]
+        self._tree.write(rows, priorities, self._weighed(priorities))
 
-    def _perhaps_valid(self, index: TrajectoryIndex, written: Rows, slice_len: int) -> Rows:
-        """Return [n] the hidden starts that one write may have made valid: those within a slice of a written row."""
-        heads = written[~np.isin(index.precede(written, 2)[:, 0], written)]
-        near = index.precede(heads, slice_len).reshape(-1)
-        near = np.unique(near[near >= 0])
-        return near[self._hidden[near]]
 
-    def _set(self, rows: Rows, weights: NDArray[np.float64] | float) -> None:
-        super()._set(rows, weights)
-        self._sums.set(rows[self._hidden[rows]], 0.0)
+def _joined(rows: list[Rows]) -> Rows:
+    return np.concatenate([np.empty(0, np.int64), *rows])

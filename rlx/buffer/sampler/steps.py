@@ -18,13 +18,13 @@ from rlx.numbers import check_whole
 def stored_steps(storage: Storage, batch_size: int) -> int:
     """Return how many steps are stored."""
     check_whole("batch_size", batch_size)
-    if not len(storage):
+    if not (steps := len(storage)):
         if storage.is_read_only:
             raise SamplingError(f"cannot draw {batch_size} steps: the dataset has none")
         raise SamplingError(
             f"cannot draw {batch_size} steps: the storage is empty", hint="write steps first: buffer.extend(steps)"
         )
-    return len(storage)
+    return steps
 
 
 class SeededSampler(SavedState, Sampler):
@@ -49,6 +49,9 @@ class SeededSampler(SavedState, Sampler):
 
     def extended(self, storage: Storage, rows: Rows) -> None:
         """Update the sampler after rows were written."""
+
+    def updated(self, storage: Storage) -> None:
+        """Update the sampler after stored steps were changed in place."""
 
     def update_priority(self, rows: Rows, priority: NDArray[Any]) -> None:
         """Ignore the new priorities of rows."""

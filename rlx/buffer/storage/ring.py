@@ -72,6 +72,8 @@ class RingStorage(SavedSteps, Storage, ABC):
         self._texts = Texts()
         self._indices: dict[TrajectoryKeys, RingTrajectoryIndex] = {}
         self._changes: list[Changes] = []
+        self._first_generation = 0  # of steps since the storage was emptied
+        self._replaced: NDArray[np.int32] | None = None  # how often steps were replaced out of turn, by row
 
     def track_changes(self) -> Changes:
         """Return the set of rows that are written from now on; ``untrack_changes`` ends it."""
@@ -133,6 +135,18 @@ class RingStorage(SavedSteps, Storage, ABC):
     def row_at(self, ordinals: Rows) -> Rows:
         """Return [n] the rows of the 0th, 1st, ... stored step, lane by lane, oldest first."""
         return self._ring.row_at(ordinals)
+
+    def generations_of(self, rows: Rows) -> Rows:
+        """Return [n] a number for the step at each row: how often the row was written before, also before the storage
+        was emptied or restored; -1 of empty rows."""
+        found = self._ring.generation(rows)
+        if self._replaced is not None:
+            found += self._replaced[rows]
+        return np.where(found < 0, -1, found + self._first_generation) if self._first_generation else found
+
+    def skip_generations(self, count: int) -> None:
+        """Leave out generations, which steps of another process may have had."""
+        self._first_generation += count
 
     def has(self, key: Any) -> bool:
         """Return whether every step has this leaf; false before the first write."""
@@ -278,11 +292,17 @@ class RingStorage(SavedSteps, Storage, ABC):
         lanes = int(np.prod(lane_shape, dtype=np.int64))
         if not 1 <= lanes <= self.max_size:
             raise SchemaMismatchError(f"{lanes} lanes: expected 1 to {self.max_size:,}, the storage's max_size")
+        self._first_generation, self._replaced = self._next_generation(), None
         self._lane_shape, self._ring = lane_shape, Ring(self.max_size // lanes, lanes)
         self._provenance = Provenance(self._ring.size * lanes)
         self._indices.clear()
         for changes in self._changes:
             changes.reset()
+
+    def _next_generation(self) -> int:
+        """Return a generation that is above all others."""
+        replaced = 0 if self._replaced is None else int(self._replaced.max())
+        return self._first_generation + replaced + int(self._ring.tail.max() - 1) // self._ring.size + 1
 
     def set(self, rows: Any, steps: TensorDictBase) -> None:
         """Write new steps [n] at rows: appended where they continue their lanes; elsewhere each step follows no other.
@@ -338,6 +358,9 @@ class RingStorage(SavedSteps, Storage, ABC):
         if IS_INIT in blank and IS_INIT not in given:
             blank[IS_INIT] = torch.ones_like(blank[IS_INIT])
         self._overwrite(rows, blank)
+        if self._replaced is None:
+            self._replaced = np.zeros(self.max_size, np.int32)
+        np.add.at(self._replaced, rows, 1)
         self._provenance.replace(rows)
         for index in self._indices.values():
             index.changed(rows)
@@ -444,6 +467,8 @@ class RingStorage(SavedSteps, Storage, ABC):
             "head": torch.from_numpy(self._ring.head.copy()),
             "tail": torch.from_numpy(self._ring.tail.copy()),
             "provenance": self._provenance.state_dict(self._ring.row_at(np.arange(len(self)))),
+            "first_generation": self._first_generation,
+            "replaced": None if self._replaced is None else torch.from_numpy(self._replaced.copy()),
             "indices": [
                 {
                     "ids": None if keys.ids is None else list(keys.ids),
@@ -485,6 +510,9 @@ class RingStorage(SavedSteps, Storage, ABC):
         self._ring, self._row_shape = ring, tuple(state.get("row_shape", ()))
         if told := state.get("provenance", state.get("seams")):
             self._provenance.load_state_dict(told, ring.row_at(np.arange(len(ring))))
+        # Above those that this storage had before, too: what was drawn from it is not what was restored.
+        self._first_generation = max(self._first_generation, state.get("first_generation", 0))
+        self._replaced = None if (replaced := state.get("replaced")) is None else replaced.numpy().copy()
         for saved in state["indices"]:
             ids = None if saved["ids"] is None else tuple(saved["ids"])
             keys = TrajectoryKeys(ids, tuple(tuple(path) for path in saved["ends"]), saved.get("named", False))

@@ -1,11 +1,12 @@
 import itertools
+import pickle
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlx.buffer.sampler.draws import Draws, permute, stream
+from rlx.buffer.sampler.draws import Draws, WorkerShare, permute, stream
 from tests.buffer.sampler.chance import fits
 
 
@@ -39,6 +40,18 @@ def test_peeked_draws_are_the_next_ones() -> None:
     for size in (1, 3):  # an odd number of 32-bit draws leaves half a word
         peeked = [rng.integers(100, size=size, dtype=np.int32).tolist() for rng in draws.peek(5)]
         assert peeked == [draws.next().integers(100, size=size, dtype=np.int32).tolist() for _ in range(5)]
+
+
+def test_one_generator_draws_what_new_ones_would() -> None:
+    draws = Draws(seed=3)
+    for number in range(9):
+        if number == 4:
+            draws = pickle.loads(pickle.dumps(draws))
+            draws.set_shard(WorkerShare(1, 2))
+        found, expected = draws.next(), stream(3, int(number >= 4), 0, number)
+        for rng in (found, expected):
+            rng.integers(100, size=number, dtype=np.int32)  # an odd number leaves half a word
+        assert found.random() == expected.random()
 
 
 def test_fifty_million() -> None:

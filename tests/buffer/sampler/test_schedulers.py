@@ -1,10 +1,13 @@
 """Schedulers give a sampler the values that TorchRL's schedulers give it."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import rlx
 from rlx.buffer import (
     LambdaScheduler,
     LinearScheduler,
@@ -15,6 +18,7 @@ from rlx.buffer import (
     SchedulerList,
     StepScheduler,
 )
+from rlx.errors import SchemaMismatchError
 
 Make = Callable[[Any], Any]
 CASES: dict[str, tuple[Make, list[float]]] = {
@@ -90,6 +94,42 @@ def test_a_scheduler_continues_from_its_state(make: Make, expected: list[float],
     other.load_state_dict(scheduler.state_dict())
     after.load_state_dict(before.state_dict())
     assert values(other, after, 5 - done) == pytest.approx(expected[done:])
+
+
+def test_a_checkpoint_takes_a_list(tmp_path: Path) -> None:
+    def made() -> tuple[PrioritizedSampler, SchedulerList]:
+        ours = sampler()
+        return ours, SchedulerList(
+            [StepScheduler(ours, "alpha", 0.5, n_steps=3), LinearScheduler(ours, "beta", final_value=1.0, num_steps=4)]
+        )
+
+    (before, schedulers), (after, others) = made(), made()
+    for _ in range(2):
+        schedulers.step()
+    with rlx.Checkpoint(tmp_path / "run", sampler=before, schedulers=schedulers) as checkpoint:
+        checkpoint.save(2)
+    with rlx.Checkpoint(tmp_path / "run", sampler=after, schedulers=others) as checkpoint:
+        assert checkpoint.restore() == 2
+    for _ in range(3):
+        schedulers.step()
+        others.step()
+        assert (after.alpha, after.beta) == (before.alpha, before.beta)
+    with pytest.raises(SchemaMismatchError, match="checkpoint of 2 schedulers: expected 1"):
+        SchedulerList(StepScheduler(before, "beta")).load_state_dict(schedulers.state_dict())
+
+
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_a_parameter_may_be_a_tensor(name: str) -> None:
+    ours = PrioritizedSampler(10, alpha=torch.tensor(0.5), beta=torch.tensor(0.5))
+    found = []
+    scheduler = LinearScheduler(ours, name, final_value=1.0, num_steps=4)
+    for _ in range(5):
+        scheduler.step()
+        found.append(float(getattr(ours, name)))
+    assert found == pytest.approx([0.625, 0.75, 0.875, 1, 1])
+    steps = StepScheduler(ours, name, 0.5)
+    steps.step()
+    assert float(getattr(ours, name)) == 0.5
 
 
 def test_what_is_wrong_is_said() -> None:
