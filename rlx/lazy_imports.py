@@ -102,18 +102,23 @@ INSTEAD = {"rlx.buffer": _BUFFER, "rlx.collector": _COLLECTOR, "rlx.datasets": _
 """Advice by the package of rlx that is asked for a name, and by the name."""
 
 
-def no_such_name(package: str, name: str) -> Exception:
+def no_such_name(package: str, name: str, *, in_import: bool = False) -> Exception:
     """Return what a package raises that is asked for a name it does not have.
 
+    Args:
+        in_import: whether ``from package import name`` asks. It replaces an AttributeError by its own ImportError,
+            without the advice.
+
     Example:
-        >>> no_such_name("rlx.buffer", "CatFrames")
+        >>> no_such_name("rlx.buffer", "CatFrames", in_import=True)
         ImportError('rlx.buffer has no CatFrames: use `FrameStack`')
-        >>> no_such_name("rlx.buffer", "nonsense")
-        AttributeError("module 'rlx.buffer' has no attribute 'nonsense'")
+        >>> no_such_name("rlx.buffer", "CatFrames")
+        AttributeError("module 'rlx.buffer' has no attribute 'CatFrames': use `FrameStack`")
     """
-    if advice := INSTEAD.get(package, {}).get(name):
+    advice = INSTEAD.get(package, {}).get(name)
+    if advice and in_import:
         return ImportError(f"{package} has no {name}: {advice}", name=package)
-    return AttributeError(f"module {package!r} has no attribute {name!r}")
+    return AttributeError(f"module {package!r} has no attribute {name!r}" + (f": {advice}" if advice else ""))
 
 
 def lazily(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
@@ -128,7 +133,8 @@ def lazily(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], 
 
     def attribute(name: str) -> Any:
         if name not in homes:
-            raise no_such_name(package, name)
+            # importlib asks by `hasattr`, as others do, but only there is an ImportError passed on.
+            raise no_such_name(package, name, in_import=sys._getframe(1).f_code.co_name == "_handle_fromlist")
         if homes[name] == package:
             return import_module(f"{package}.{name}")
         return getattr(import_module(homes[name]), name)
