@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -84,8 +84,30 @@ class SeededSampler(SavedState, Sampler):
         self._draws.load_state_dict(state["draws"])
 
 
+def check_replacement(sampler: object, found: bool, *, expected: bool, has_epochs: bool = False) -> None:
+    """Raise TypeError for another ``replacement`` than expected, or for arguments of epochs beside it.
+
+    Args:
+        has_epochs: whether ``drop_last`` or ``shuffle`` was given to a sampler with replacement.
+    """
+    name = type(sampler).__name__
+    if found != expected:
+        raise TypeError(f"{name}: expected replacement={expected}, found {found}")
+    if has_epochs:
+        raise TypeError(f"{name}: drop_last and shuffle require replacement=False")
+
+
 class RandomSampler(SeededSampler):
     """Sampler that draws every stored step with the same probability, with replacement.
+
+    Args:
+        replacement: if False, a ``SamplerWithoutReplacement`` is made instead.
+        drop_last, shuffle: arguments of that one.
+        seed: random seed; by default from ``generator``, or random.
+        generator: source of the seed.
+
+    Raises:
+        TypeError: an argument of ``SamplerWithoutReplacement``, with replacement; or a subclass without.
 
     Example:
         >>> sampler = rlx.buffer.RandomSampler(seed=0)
@@ -93,6 +115,24 @@ class RandomSampler(SeededSampler):
         >>> buffer.sample().batch_size
         torch.Size([64])
     """
+
+    def __new__(cls, *, replacement: bool = True, **options: Any) -> Self:
+        """Return a new sampler, of another class if it is without replacement."""
+        if replacement or cls is not RandomSampler:
+            return super().__new__(cls)
+        return cast("Self", SamplerWithoutReplacement(**options))
+
+    def __init__(
+        self,
+        *,
+        replacement: bool = True,
+        drop_last: bool = False,
+        shuffle: bool = True,
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        check_replacement(self, replacement, expected=True, has_epochs=drop_last or not shuffle)
+        super().__init__(seed=seed, generator=generator)
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
         """Return [n] rows, and an empty dict.
@@ -216,6 +256,7 @@ class SamplerWithoutReplacement(EpochSampler):
     Args:
         drop_last: leave out the last batch of an epoch if it is smaller than ``batch_size``.
         shuffle: draw in another random order every epoch; otherwise in the order of rows.
+        replacement: must be False.
         seed: random seed; by default from ``generator``, or random.
         generator: source of the seed.
 
@@ -231,9 +272,11 @@ class SamplerWithoutReplacement(EpochSampler):
         drop_last: bool = False,
         shuffle: bool = True,
         *,
+        replacement: bool = False,
         seed: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
+        check_replacement(self, replacement, expected=False)
         super().__init__(seed=seed, generator=generator)
         self.drop_last = drop_last
         self.shuffle = shuffle

@@ -1,3 +1,4 @@
+import pickle
 from typing import Any
 
 import numpy as np
@@ -141,6 +142,32 @@ class TestSamplerWithoutReplacement(SamplerContract):
         rows: list[Rows] = [sampler.sample(Large(50_000_000), 1000)[0] for _ in range(10)]
         assert len(np.unique(np.concatenate(rows))) == 10_000
         assert sum(len(str(value)) for value in sampler.state_dict().values()) < 200
+
+
+def test_another_class_without_replacement() -> None:
+    sampler: Any = RandomSampler(replacement=False, drop_last=True, shuffle=False, seed=3)
+    assert type(sampler) is SamplerWithoutReplacement
+    assert (sampler.drop_last, sampler.shuffle, sampler.seed) == (True, False, 3)
+    assert type(SamplerWithoutReplacement(replacement=False)) is SamplerWithoutReplacement
+    assert type(pickle.loads(pickle.dumps(RandomSampler()))) is RandomSampler
+
+
+class Own(RandomSampler):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (RandomSampler, {"drop_last": True}),
+        (RandomSampler, {"shuffle": False}),
+        (Own, {"replacement": False}),
+        (SamplerWithoutReplacement, {"replacement": True}),
+    ],
+)
+def test_replacement_that_a_sampler_does_not_have(kind: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=f"{kind.__name__}: .*replacement"):
+        kind(**options)
 
 
 def test_contract_storage_is_what_it_says() -> None:
