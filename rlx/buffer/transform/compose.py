@@ -187,9 +187,8 @@ class Compose:
         self.transforms: list[Any] = _in_order([part for transform in transforms for part in flat(transform)])
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
-        """Return the batch after the transforms, none of which may need neighbours."""
-        found: TensorDictBase = applied(self.transforms, batch)
-        return found
+        """Return the batch after the transforms; those that need neighbours find them within the batch only."""
+        return over_batch(self, batch)
 
     def inv(self, steps: TensorDictBase) -> TensorDictBase:
         """Return steps in the form to be stored."""
@@ -269,13 +268,23 @@ def _check(transform: Any) -> None:
         )
 
 
+class OverBatch:
+    """Base of transforms that need neighbours: called with a batch, they find them within it only."""
+
+    __slots__ = ()
+
+    def __call__(self: Any, batch: TensorDictBase) -> TensorDictBase:
+        """Return the batch [*B, T] transformed; with ``("collector", "mask")``, steps that it leaves out are zero."""
+        return over_batch(self, batch)
+
+
 def over_batch(transform: Transform, batch: TensorDictBase) -> TensorDictBase:
     """Return the result of a transform for a batch; neighbours are found within the batch only.
 
     Args:
         transform: a callable, a transform that needs neighbours, or a Compose of such.
-        batch: [*B, T] steps; trajectories are distinguished as in a buffer. With ``("collector", "mask")``, steps after
-            the ends of rows are left out, and are zero in the result.
+        batch: [*B, T] steps; no trajectory continues in another row. With ``("collector", "mask")``, steps after the
+            ends of rows are left out, and are zero in the result.
 
     Example:
         >>> from tensordict import TensorDict
@@ -285,27 +294,33 @@ def over_batch(transform: Transform, batch: TensorDictBase) -> TensorDictBase:
         tensor([1.5000, 1.5000, 1.0000])
     """
     around, rest = split(flat(transform))
-    if around:
-        batch = _around(around, batch)
-    for function in rest:
-        batch = function(batch)
-    return batch
+    transformed: TensorDictBase = applied(rest, _around(around, batch) if around else batch)
+    return transformed
 
 
 def _around(transforms: Any, batch: TensorDictBase) -> TensorDictBase:
+    if not batch.batch_dims:
+        raise TransformError(f"batch of shape []: expected [*B, T] steps, to find the neighbours of {transforms[0]!r}")
     mask = batch.get(_MASK, None)
-    steps = batch.reshape(-1) if mask is None else batch[mask]
-    count = len(steps)
-    if not count:
+    if not (batch.batch_size.numel() if mask is None else mask.any()):
         return batch
-    storage = LazyTensorStorage(count, device=batch.device or accelerator_of(leaves_of(steps)) or "cpu")
-    storage.append(steps)
-    made: Any = reader(storage, transforms, storage.index).read(np.arange(count))
+    rows = batch.reshape(-1, batch.shape[-1])
     if mask is None:
-        made = made.reshape(batch.shape)
+        made = _in_lanes(transforms, rows).reshape(batch.shape)
     else:
-        made = made.apply(lambda leaf: padded(leaf, mask), batch_size=batch.batch_size)
+        real = [row[steps] for row, steps in zip(rows, mask.reshape(rows.shape), strict=True) if steps.any()]
+        joined: Any = torch.cat([_in_lanes(transforms, row[None]) for row in real])  # torch knows no TensorDict
+        made = joined.apply(lambda leaf: padded(leaf, mask), batch_size=batch.batch_size)
         made.set("collector", batch.get("collector"))
     made.names = batch.names
     placed: TensorDictBase = made.clear_device_() if batch.device is None else made.to(batch.device)
     return placed
+
+
+def _in_lanes(transforms: Any, steps: TensorDictBase) -> TensorDictBase:
+    """Return [B * T] the transformed steps [B, T], no row of which continues another."""
+    storage = LazyTensorStorage(
+        steps.batch_size.numel(), device=steps.device or accelerator_of(leaves_of(steps)) or "cpu", ndim=2
+    )
+    storage.append(steps)
+    return reader(storage, transforms, storage.index).read(np.arange(steps.batch_size.numel()))
