@@ -17,7 +17,7 @@ from rlx.numbers import check_whole
 
 SLICE_END = ("collector", "slice_end")
 MASK = ("collector", "mask")
-Span = bool | int | tuple[bool | int, bool | int]
+Span = bool | int | Sequence[bool | int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,16 @@ class Slicing:
     pad_output: bool = False
     whole_trajectories: bool = False
     start_at_reset: bool = False
-    span: tuple[int | bool, int | bool] = (False, False)
+    span: tuple[int | bool, ...] = (False, False)
     cache_values: bool = False
 
     def __post_init__(self) -> None:
         if any(self.span) and (self.whole_trajectories or self.start_at_reset):
             raise TypeError("span: expected neither whole_trajectories nor start_at_reset")
+        if len(self.span) != 2:
+            raise TypeError(f"span {self.span}: expected a number, or two")
         for reach in self.span:
-            check_whole("span", reach, 0)
+            check_whole("span", int(reach) if isinstance(reach, bool) else reach, 0)
         if self.end_key is not None and self.end_keys is not None:
             raise TypeError("expected either end_key or end_keys, found both")
         if (self.num_slices is None) == (self.slice_len is None):
@@ -225,7 +227,7 @@ def slicing_of(
         slice_len,
         traj_key=trajectory_key if traj_key is None else traj_key,
         end_keys=None if end_keys is None else tuple(end_keys),
-        span=span if isinstance(span, tuple) else (span, span),
+        span=tuple(span) if isinstance(span, Sequence) else (span, span),
         **options,
     )
 

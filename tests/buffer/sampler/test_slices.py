@@ -372,6 +372,7 @@ ALL = (SliceSampler, SliceSamplerWithoutReplacement, PrioritizedSliceSampler)
         *((kind, {"num_slices": 2, "trajectory_key": "id", "end_key": "end"}) for kind in ALL),
         *((kind, {"num_slices": 2, "whole_trajectories": True, "start_at_reset": True}) for kind in ALL[:2]),
         (SliceSampler, {"slice_len": 2, "span": (False, 1), "weighting": "trajectory"}),
+        (SliceSampler, {"slice_len": 2, "span": (True, False)}),
         (SliceSamplerWithoutReplacement, {"slice_len": 2, "drop_last": True, "shuffle": False}),
         (PrioritizedSliceSampler, {"slice_len": 2, "span": (False, 1), "reduction": "min"}),
     ],
@@ -386,7 +387,9 @@ def test_arguments_that_were_not_given() -> None:
     sampler = SliceSampler(slice_len=2)
     assert sampler.num_slices is None
     assert sampler.traj_key is None
-    assert sampler.span == (False, False)
+    assert sampler.span == SliceSampler(slice_len=2, span=[False, False]).span == (False, False)
+    with pytest.raises(TypeError, match=r"span \(1, 1, 1\): expected a number, or two"):
+        SliceSampler(slice_len=2, span=[1, 1, 1])
 
 
 def test_another_class_without_replacement() -> None:
