@@ -434,3 +434,10 @@ def test_the_seed_of_a_sampler_repeats_its_draws() -> None:
     for each in (buffer, other):
         each.extend(numbers(0, 9))
     assert (buffer.sample() == other.sample()).all()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, of a prototype
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_a_nested_tensor_cannot_be_stored(layout: torch.layout) -> None:
+    with pytest.raises(SchemaMismatchError, match="expected one shape, found a nested tensor"):
+        ReplayBuffer().extend(torch.nested.nested_tensor([torch.zeros(3), torch.zeros(5)], layout=layout))
