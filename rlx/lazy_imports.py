@@ -20,7 +20,6 @@ _TRAJECTORIES = "use `rlx.open(path).trajectories`, or `split_trajectories(steps
 _BUFFER = {
     "CompressedListStorageCheckpointer": _CHECKPOINTS,
     "ConditionalUpdateResult": "use `buffer[rows] = steps`; rlx has no conditional updates",
-    "ConsumingSampler": "use `SamplerWithoutReplacement`, and `buffer.empty()` after an epoch",
     "DEFAULT_DONE_KEYS": 'use `("done", "truncated", "terminated")`',
     "Flat2TED": _SPECIFIC_TO_TORCHRL,
     "FlatStorageCheckpointer": _CHECKPOINTS,

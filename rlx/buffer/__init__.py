@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from rlx.buffer.sampler.slices import PrioritizedSliceSampler as PrioritizedSliceSampler
     from rlx.buffer.sampler.slices import SliceSampler as SliceSampler
     from rlx.buffer.sampler.slices import SliceSamplerWithoutReplacement as SliceSamplerWithoutReplacement
+    from rlx.buffer.sampler.steps import ConsumingSampler as ConsumingSampler
     from rlx.buffer.sampler.steps import RandomSampler as RandomSampler
     from rlx.buffer.sampler.steps import SamplerWithoutReplacement as SamplerWithoutReplacement
     from rlx.buffer.storage.compressed import CompressedStorage as CompressedStorage
