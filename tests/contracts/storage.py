@@ -69,7 +69,7 @@ def ragged(kind: str) -> Any:
     if kind == "other keys":
         return lazy_stack([TensorDict({"tokens": dense[0], "more": dense[0]}), TensorDict({"tokens": dense[1]})])
     parts = [torch.zeros(3), torch.zeros(5)]
-    made = {
+    made: dict[str, Any] = {
         "jagged": lambda: torch.nested.nested_tensor(parts, layout=torch.jagged),
         "nested": lambda: torch.nested.nested_tensor(parts),
         "sparse": dense.to_sparse,

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlx.buffer.protocol import Rows, Sampler, Storage, rows_in_order
+from rlx.buffer.protocol import Rows, Sampler, Storage, check_kind, rows_in_order
 from rlx.buffer.sampler.draws import Draws, WorkerShare, permute
 from rlx.buffer.snapshot import SavedState
-from rlx.errors import SamplingError
+from rlx.errors import OptionError, SamplingError
 from rlx.numbers import check_whole
 
 
@@ -397,7 +397,7 @@ class ConsumingSampler(SeededSampler):
         self._left, rows = state["left"].numpy().copy(), state["rows"].numpy()
         self._rows = np.empty(len(self._left), np.int64)
         self._rows[: len(rows)] = rows
-        self._count, self._known = len(rows), np.count_nonzero(self._left >= 0)
+        self._count, self._known = len(rows), int(np.count_nonzero(self._left >= 0))
         self._ran_out = state["ran_out"]
 
     def _catch_up(self, storage: Storage) -> None:
@@ -417,13 +417,14 @@ class ConsumingSampler(SeededSampler):
             self._rows = np.append(self._rows, np.empty(more, np.int64))
 
     def _mine(self, rows: Rows) -> Rows:
-        return rows[rows % self._share.count == self._share.index]
+        mine: Rows = rows[rows % self._share.count == self._share.index]
+        return mine
 
     def _add(self, rows: Rows) -> None:
         """Add rows [n], each once."""
         before = self._left[rows]
         self._left[rows] = self.max_sample_count
-        self._known += np.count_nonzero(before < 0)
+        self._known += int(np.count_nonzero(before < 0))
         new = self._mine(rows[before <= 0])
         self._rows[self._count : self._count + len(new)] = new
         self._count += len(new)
@@ -434,3 +435,13 @@ class ConsumingSampler(SeededSampler):
         tail = np.arange(self._count, self._count + len(places))
         kept = np.setdiff1d(tail, places, assume_unique=True)
         self._rows[np.sort(places)[: len(kept)]] = self._rows[kept]
+
+
+def check_sampler(sampler: Sampler, prefetch: int) -> None:
+    """Raise TypeError unless it is a sampler, OptionError if a buffer cannot read ahead with it."""
+    check_kind("sampler", sampler, Sampler)
+    if prefetch and isinstance(sampler, ConsumingSampler):
+        raise OptionError(
+            f"prefetch {prefetch}: expected 0 with a ConsumingSampler, as a step that is overwritten in a batch read "
+            "ahead would count as drawn"
+        )
