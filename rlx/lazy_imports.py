@@ -29,7 +29,6 @@ _BUFFER = {
     "ListStorageCheckpointer": _CHECKPOINTS,
     "Nested2TED": _SPECIFIC_TO_TORCHRL,
     "NestedStorageCheckpointer": _CHECKPOINTS,
-    "OfflineToOnlineReplayBuffer": "use `ReplayBufferEnsemble(offline, online, p=[0.5, 0.5])`",
     "PromptGroupSampler": _LANGUAGE_MODELS,
     "RemoteTensorDictReplayBuffer": "use `RayReplayBuffer(replay_buffer_cls=TensorDictReplayBuffer)`",
     "SampleUnit": _UNITS,
