@@ -40,6 +40,10 @@ class OfflineToOnlineReplayBuffer(SavedTogether):
         seed: random seed of the samplers that are made here; random by default.
         generator: source of the seed.
 
+    Attributes:
+        offline_buffer: the buffer of the dataset.
+        online_buffer: the buffer of written steps, which a collector may write to.
+
     Raises:
         OptionError: a number is out of range.
         TypeError: both or neither of ``online_storage`` and ``online_capacity``; ``offline_dataset`` is none.
