@@ -58,6 +58,9 @@ class OfflineToOnlineReplayBuffer(SavedTogether):
         0.125
     """
 
+    offline_buffer: ReplayBuffer
+    online_buffer: ReplayBuffer
+
     def __init__(
         self,
         offline_dataset: ReplayBuffer | Storage | Dataset | str | os.PathLike[str],
