@@ -226,14 +226,17 @@ class Sampler(Protocol):
             SamplingError: no steps fit the request.
         """
 
-    def extended(self, storage: Storage, rows: Rows) -> None:
+    def extended(self, storage: Storage, rows: Rows) -> None:  # noqa: ARG002
         """Update the sampler after rows were written."""
+        return  # a default, not abstract for type checkers
 
-    def update_priority(self, rows: Rows, priority: NDArray[Any]) -> None:
+    def update_priority(self, rows: Rows, priority: NDArray[Any]) -> None:  # noqa: ARG002
         """Update the priorities of rows; samplers without priorities ignore them."""
+        return  # a default, not abstract for type checkers
 
     def emptied(self) -> None:
         """Update the sampler after the storage was emptied."""
+        return  # a default, not abstract for type checkers
 
     def shard(self, index: int, count: int) -> Self:
         """Return a copy for one of ``count`` workers; without replacement, no two of them draw the same."""
