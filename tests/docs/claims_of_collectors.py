@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
+from tensordict import TensorDict
 
 from rlx import buffer as ours
 from rlx import collector as collectors
@@ -299,7 +300,7 @@ def _() -> None:
 def _() -> None:
     taken: list[Any] = []
 
-    def of_steps(steps: Any) -> Any:
+    def of_steps(steps: TensorDict) -> Any:
         taken.append(type(steps).__name__)
         return steps.set("action", torch.ones(steps.shape, dtype=torch.int64))
 

@@ -1,6 +1,7 @@
 """Samplers of slices: consecutive steps of one trajectory, whatever the order of writing."""
 
 from collections.abc import Mapping, Sequence
+from functools import update_wrapper
 from typing import Any, Self, Unpack
 
 import numpy as np
@@ -74,12 +75,6 @@ class SliceSampler(Sliced, SeededSampler):
 
     draws_slices = True
 
-    def __new__(cls, *, replacement: bool = True, **_options: Any) -> Self:
-        """Return a new sampler, of another class if it is without replacement."""
-        made: Any = cls if replacement or cls is not SliceSampler else SliceSamplerWithoutReplacement
-        sampler: Self = super().__new__(made)
-        return sampler
-
     def __init__(
         self,
         *,
@@ -126,6 +121,14 @@ class SliceSampler(Sliced, SeededSampler):
             cache_values=cache_values,
         )
         self._starts: SliceStarts | None = None
+
+    def __new__(cls, *, replacement: bool = True, **_options: Any) -> Self:
+        """Return a new sampler, of another class if it is without replacement."""
+        made: Any = cls if replacement or cls is not SliceSampler else SliceSamplerWithoutReplacement
+        sampler: Self = super().__new__(made)
+        return sampler
+
+    update_wrapper(__new__, __init__, assigned=())  # for its signature
 
     def __getstate__(self) -> dict[str, Any]:
         # Counts are recomputed elsewhere rather than sent there.

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping
+from functools import update_wrapper
 from typing import Any, Self, cast
 
 import numpy as np
@@ -116,12 +117,6 @@ class RandomSampler(SeededSampler):
         torch.Size([64])
     """
 
-    def __new__(cls, *, replacement: bool = True, **options: Any) -> Self:
-        """Return a new sampler, of another class if it is without replacement."""
-        if replacement or cls is not RandomSampler:
-            return super().__new__(cls)
-        return cast("Self", SamplerWithoutReplacement(**options))
-
     def __init__(
         self,
         *,
@@ -133,6 +128,14 @@ class RandomSampler(SeededSampler):
     ) -> None:
         check_replacement(self, replacement, expected=True, has_epochs=drop_last or not shuffle)
         super().__init__(seed=seed, generator=generator)
+
+    def __new__(cls, *, replacement: bool = True, **options: Any) -> Self:
+        """Return a new sampler, of another class if it is without replacement."""
+        if replacement or cls is not RandomSampler:
+            return super().__new__(cls)
+        return cast("Self", SamplerWithoutReplacement(**options))
+
+    update_wrapper(__new__, __init__, assigned=())  # for its signature
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
         """Return [n] rows, and an empty dict.
