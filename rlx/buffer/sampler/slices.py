@@ -23,13 +23,7 @@ from rlx.buffer.sampler.slice_starts import (
     first_tries,
     slicing_of,
 )
-from rlx.buffer.sampler.steps import (
-    Epoch,
-    EpochSampler,
-    SeededSampler,
-    check_replacement,
-    stored_steps,
-)
+from rlx.buffer.sampler.steps import Epoch, EpochSampler, SeededSampler, check_replacement, stored_steps
 
 
 class SliceSampler(Sliced, SeededSampler):
@@ -122,7 +116,7 @@ class SliceSampler(Sliced, SeededSampler):
         )
         self._starts: SliceStarts | None = None
 
-    def __new__(cls, *, replacement: bool = True, **_options: Any) -> Self:
+    def __new__(cls, *_args: Any, replacement: bool = True, **_options: Any) -> Self:
         """Return a new sampler, of another class if it is without replacement."""
         made: Any = cls if replacement or cls is not SliceSampler else SliceSamplerWithoutReplacement
         sampler: Self = super().__new__(made)

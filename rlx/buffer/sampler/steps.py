@@ -129,11 +129,11 @@ class RandomSampler(SeededSampler):
         check_replacement(self, replacement, expected=True, has_epochs=drop_last or not shuffle)
         super().__init__(seed=seed, generator=generator)
 
-    def __new__(cls, *, replacement: bool = True, **options: Any) -> Self:
+    def __new__(cls, *args: Any, replacement: bool = True, **options: Any) -> Self:
         """Return a new sampler, of another class if it is without replacement."""
         if replacement or cls is not RandomSampler:
             return super().__new__(cls)
-        return cast("Self", SamplerWithoutReplacement(**options))
+        return cast("Self", SamplerWithoutReplacement(*args, **options))
 
     update_wrapper(__new__, __init__, assigned=())  # for its signature
 

@@ -1,3 +1,4 @@
+import copy
 import pickle
 from collections.abc import Mapping
 from typing import Any
@@ -401,7 +402,12 @@ def test_another_class_without_replacement() -> None:
 
 
 class Own(SliceSampler):
-    pass
+    def __init__(self, length: int = 2, **options: Any) -> None:
+        super().__init__(**{"slice_len": length, **options})
+
+
+def test_a_subclass_has_arguments_of_its_own() -> None:
+    assert Own(5).slice_len == copy.deepcopy(Own(5)).slice_len == 5
 
 
 @pytest.mark.parametrize(

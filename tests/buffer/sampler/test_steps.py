@@ -1,3 +1,4 @@
+import copy
 import pickle
 from typing import Any
 
@@ -229,7 +230,12 @@ def test_another_class_without_replacement() -> None:
 
 
 class Own(RandomSampler):
-    pass
+    def __init__(self, seed: int = 0, **options: Any) -> None:
+        super().__init__(seed=seed, **options)
+
+
+def test_a_subclass_has_arguments_of_its_own() -> None:
+    assert Own(5).seed == copy.deepcopy(Own(5)).seed == 5
 
 
 @pytest.mark.parametrize(
