@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
 
-from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex
+from rlx.buffer.protocol import Keys, Rows, Storage
 from rlx.buffer.storage.step_schema import accelerator_of, leaves_of, padded, signed
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.errors import TransformError
@@ -41,13 +41,13 @@ class _Reader:
 class StoredSteps(_Reader):
     """Reader of the storage, which caches the first rows that were read with all keys."""
 
-    def __init__(self, storage: Storage, index: Callable[[], TrajectoryIndex]) -> None:
+    def __init__(self, storage: Storage, index: Callable[[], Neighbours]) -> None:
         self._storage = storage
         self._make_index = index
         self._batch: TensorDictBase | None = None
 
     @cached_property
-    def index(self) -> TrajectoryIndex:
+    def index(self) -> Neighbours:
         """Which rows follow each other."""
         return self._make_index()
 
@@ -132,7 +132,7 @@ class Transformed(_Reader):
         return steps
 
 
-def reader(storage: Storage, transforms: Sequence[Any], index: Callable[[], TrajectoryIndex]) -> Reader:
+def reader(storage: Storage, transforms: Sequence[Any], index: Callable[[], Neighbours]) -> Reader:
     """Read a storage through transforms, the first of which is applied first.
 
     Args:
@@ -304,23 +304,52 @@ def _around(transforms: Any, batch: TensorDictBase) -> TensorDictBase:
     mask = batch.get(_MASK, None)
     if not (batch.batch_size.numel() if mask is None else mask.any()):
         return batch
-    rows = batch.reshape(-1, batch.shape[-1])
+    steps = batch.reshape(-1, batch.shape[-1]) if mask is None else batch[mask]
+    count = steps.batch_size.numel()
+    device = batch.device or accelerator_of(leaves_of(steps)) or "cpu"
+    storage = LazyTensorStorage(count, device=device, ndim=steps.batch_dims)
+    storage.append(steps)
+    row = None if mask is None else np.flatnonzero(mask.numpy(force=True)) // batch.shape[-1]
+    index = storage.index if row is None else lambda: _WithinRows(storage.index(), row, batch.shape[-1])
+    made: Any = reader(storage, transforms, index).read(np.arange(count))
     if mask is None:
-        made = _in_lanes(transforms, rows).reshape(batch.shape)
+        made = made.reshape(batch.shape)
     else:
-        real = [row[steps] for row, steps in zip(rows, mask.reshape(rows.shape), strict=True) if steps.any()]
-        joined: Any = torch.cat([_in_lanes(transforms, row[None]) for row in real])  # torch knows no TensorDict
-        made = joined.apply(lambda leaf: padded(leaf, mask), batch_size=batch.batch_size)
+        made = made.apply(lambda leaf: padded(leaf, mask), batch_size=batch.batch_size)
         made.set("collector", batch.get("collector"))
     made.names = batch.names
     placed: TensorDictBase = made.clear_device_() if batch.device is None else made.to(batch.device)
     return placed
 
 
-def _in_lanes(transforms: Any, steps: TensorDictBase) -> TensorDictBase:
-    """Return [B * T] the transformed steps [B, T], no row of which continues another."""
-    storage = LazyTensorStorage(
-        steps.batch_size.numel(), device=steps.device or accelerator_of(leaves_of(steps)) or "cpu", ndim=2
-    )
-    storage.append(steps)
-    return reader(storage, transforms, storage.index).read(np.arange(steps.batch_size.numel()))
+class _WithinRows:
+    """Which steps follow each other in the rows of a batch, whose steps a storage holds one row after the other.
+
+    Args:
+        index: of the storage.
+        row: [n] the row of each step.
+        width: steps of the longest row, at most.
+    """
+
+    def __init__(self, index: Neighbours, row: Rows, width: int) -> None:
+        self._index, self._row, self._width = index, row, width
+
+    def remaining(self, rows: Rows) -> Rows:
+        """Return [n] steps from each one to the end of its trajectory in its row."""
+        steps: Rows = (self.follow(rows, self._width) >= 0).sum(1)
+        return steps
+
+    def follow(self, rows: Rows, steps: int) -> Rows:
+        """Return [n, steps] each step and those that follow it in its row; -1 after the end."""
+        return self._inside(rows[:, None], self._index.follow(rows, steps))
+
+    def after(self, rows: Rows, steps: Rows) -> Rows:
+        """Return [n] the step that is ``steps`` after each one; -1 after the end."""
+        return self._inside(rows, self._index.after(rows, steps))
+
+    def precede(self, rows: Rows, steps: int) -> Rows:
+        """Return [n, steps] the steps before each one in its row, itself last; -1 before the first."""
+        return self._inside(rows[:, None], self._index.precede(rows, steps))
+
+    def _inside(self, rows: Rows, found: Rows) -> Rows:
+        return np.where(self._row[found] == self._row[rows], found, -1)
