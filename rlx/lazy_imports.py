@@ -15,12 +15,15 @@ _WEIGHTS = "use `collector.update_policy_weights_(policy)`: every collector send
 _LANGUAGE_MODELS = "no alternative: rlx has no parts for language models"
 _CONVERT = "use `rlx convert` and `ReplayBuffer(storage=DatasetStorage(rlx.open(path)))`"
 _ARRAYS = "no reader of its files: write their arrays as `npz` or `parquet`, and use `rlx convert`"
+_SPACES = "use `gymnasium.spaces`: environments of rlx have spaces, and it reads the specs of TorchRL's"
+_MAPS = "no alternative: rlx has no maps from observations to data"
+_TOKENS = "no alternative: rlx has no tokenizers of actions"
+_VIDEOS = "use `rlx convert`, which decodes the videos of LeRobot's datasets"
 _TRAJECTORIES = "use `rlx.open(path).trajectories`, or `split_trajectories(steps)` of a batch"
 
 _BUFFER = {
     "CompressedListStorageCheckpointer": _CHECKPOINTS,
     "ConditionalUpdateResult": "use `buffer[rows] = steps`; rlx has no conditional updates",
-    "ConsumingSampler": "use `SamplerWithoutReplacement`, and `buffer.empty()` after an epoch",
     "DEFAULT_DONE_KEYS": 'use `("done", "truncated", "terminated")`',
     "Flat2TED": _SPECIFIC_TO_TORCHRL,
     "FlatStorageCheckpointer": _CHECKPOINTS,
@@ -30,7 +33,6 @@ _BUFFER = {
     "ListStorageCheckpointer": _CHECKPOINTS,
     "Nested2TED": _SPECIFIC_TO_TORCHRL,
     "NestedStorageCheckpointer": _CHECKPOINTS,
-    "OfflineToOnlineReplayBuffer": "use `ReplayBufferEnsemble(offline, online, p=[0.5, 0.5])`",
     "PromptGroupSampler": _LANGUAGE_MODELS,
     "RemoteTensorDictReplayBuffer": "use `RayReplayBuffer(replay_buffer_cls=TensorDictReplayBuffer)`",
     "SampleUnit": _UNITS,
@@ -51,14 +53,67 @@ _BUFFER = {
     "iter_trajectories": _TRAJECTORIES,
     "prefill_replay_buffer": "use `buffer.extend(dataset[:n])`",
     "traj": "use `rlx preprocess --transform filter:EXPRESSION` on a dataset",
+    # Of torchrl.data, but not about experience.
+    "ActionTokenizerBase": _TOKENS,
+    "AdaptiveKLController": _LANGUAGE_MODELS,
+    "Binary": _SPACES,
+    "BinaryToDecimal": _MAPS,
+    "Bounded": _SPACES,
+    "BoundedContinuous": _SPACES,
+    "Categorical": _SPACES,
+    "Choice": _SPACES,
+    "Composite": _SPACES,
+    "ConstantKLController": _LANGUAGE_MODELS,
+    "ContentBase": _LANGUAGE_MODELS,
+    "DEVICE_TYPING": "use `str` or `torch.device`",
+    "HashToInt": _MAPS,
+    "History": _LANGUAGE_MODELS,
+    "MCTSForest": _MAPS,
+    "MultiCategorical": _SPACES,
+    "MultiOneHot": _SPACES,
+    "NonTensor": _SPACES,
+    "OneHot": _SPACES,
+    "PairwiseDataset": _LANGUAGE_MODELS,
+    "PromptData": _LANGUAGE_MODELS,
+    "PromptTensorDictTokenizer": _LANGUAGE_MODELS,
+    "QueryModule": _MAPS,
+    "RandomProjectionHash": _MAPS,
+    "RewardData": _LANGUAGE_MODELS,
+    "RobotDatasetMetadata": _VIDEOS,
+    "RolloutFromModel": _LANGUAGE_MODELS,
+    "SipHash": _MAPS,
+    "Stacked": _SPACES,
+    "StackedComposite": _SPACES,
+    "TensorDictMap": _MAPS,
+    "TensorDictTokenizer": _LANGUAGE_MODELS,
+    "TensorMap": _MAPS,
+    "TensorSpec": _SPACES,
+    "TokenizedDatasetLoader": _LANGUAGE_MODELS,
+    "TopKRewardSelector": _LANGUAGE_MODELS,
+    "Tree": _MAPS,
+    "Unbounded": _SPACES,
+    "UnboundedContinuous": _SPACES,
+    "UnboundedDiscrete": _SPACES,
+    "UniformActionTokenizer": _TOKENS,
+    "VideoClipRef": _VIDEOS,
+    "VocabTailActionTokenizer": _TOKENS,
+    "check_no_exclusive_keys": _SPACES,
+    "clear_video_decoder_cache": _VIDEOS,
+    "consolidate_spec": _SPACES,
+    "contains_lazy_spec": _SPACES,
+    "create_infinite_iterator": "use `for batch in buffer`, which is endless with replacement",
+    "get_dataloader": _LANGUAGE_MODELS,
+    "set_video_decoder_cache_size": _VIDEOS,
+    "validate_vla_tensordict": "use `rlx verify`, which checks a dataset",
     # Under other names.
     "CatFrames": "use `FrameStack`",
     "CompressedListStorage": "use `CompressedStorage`",
     "DTypeCastTransform": "use `ToDtype`",
+    "DensifyReward": "use `ReturnToGo`",
     "DeviceCastTransform": "use `ToDevice`",
     "MultiStep": "use `NStep`",
     "MultiStepTransform": "use `NStep`",
-    "Reward2Go": "use `ReturnToGo`",
+    "Reward2GoTransform": "use `ReturnToGo`",
     "RewardClipping": "use `RewardClip`",
     "SignTransform": "use `RewardSign`",
     "ToTensorImage": "use `ToFloat`",
@@ -102,18 +157,23 @@ INSTEAD = {"rlx.buffer": _BUFFER, "rlx.collector": _COLLECTOR, "rlx.datasets": _
 """Advice by the package of rlx that is asked for a name, and by the name."""
 
 
-def no_such_name(package: str, name: str) -> Exception:
+def no_such_name(package: str, name: str, *, in_import: bool = False) -> Exception:
     """Return what a package raises that is asked for a name it does not have.
 
+    Args:
+        in_import: whether ``from package import name`` asks. It replaces an AttributeError by its own ImportError,
+            without the advice.
+
     Example:
-        >>> no_such_name("rlx.buffer", "CatFrames")
+        >>> no_such_name("rlx.buffer", "CatFrames", in_import=True)
         ImportError('rlx.buffer has no CatFrames: use `FrameStack`')
-        >>> no_such_name("rlx.buffer", "nonsense")
-        AttributeError("module 'rlx.buffer' has no attribute 'nonsense'")
+        >>> no_such_name("rlx.buffer", "CatFrames")
+        AttributeError("module 'rlx.buffer' has no attribute 'CatFrames': use `FrameStack`")
     """
-    if advice := INSTEAD.get(package, {}).get(name):
+    advice = INSTEAD.get(package, {}).get(name)
+    if advice and in_import:
         return ImportError(f"{package} has no {name}: {advice}", name=package)
-    return AttributeError(f"module {package!r} has no attribute {name!r}")
+    return AttributeError(f"module {package!r} has no attribute {name!r}" + (f": {advice}" if advice else ""))
 
 
 def lazily(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
@@ -128,7 +188,8 @@ def lazily(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], 
 
     def attribute(name: str) -> Any:
         if name not in homes:
-            raise no_such_name(package, name)
+            # importlib asks by `hasattr`, as others do, but only there is an ImportError passed on.
+            raise no_such_name(package, name, in_import=sys._getframe(1).f_code.co_name == "_handle_fromlist")
         if homes[name] == package:
             return import_module(f"{package}.{name}")
         return getattr(import_module(homes[name]), name)

@@ -46,7 +46,9 @@ def check_whole(
     try:
         number = operator.index(value)
     except TypeError:
-        raise error(f"{name} {value!r}: expected a whole number") from None
+        number = None
+    if number is None or isinstance(value, bool):
+        raise error(f"{name} {value!r}: expected a whole number")
     _check_range(name, value, minimum, maximum, error)
     return number
 

@@ -15,6 +15,7 @@ from types import ModuleType
 import pytest
 
 import rlx
+from rlx.lazy_imports import INSTEAD
 
 PACKAGES = ["rlx", "rlx.buffer", "rlx.collector", "rlx.datasets", "rlx.results"]
 
@@ -107,7 +108,17 @@ def test_importing_a_package_imports_no_torch(package: str) -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_an_unknown_name_is_an_attribute_error(package: str) -> None:
-    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        getattr(import_module(package), "nothing")  # noqa: B009
+MISSING = [
+    *((package, "nothing", "") for package in PACKAGES),
+    *((package, name, f": {advice}") for package, names in INSTEAD.items() for name, advice in names.items()),
+]
+
+
+@pytest.mark.parametrize(("package", "name", "advice"), MISSING)
+def test_an_unknown_name_is_an_attribute_error(package: str, name: str, advice: str) -> None:
+    module = import_module(package)
+    assert not hasattr(module, name)
+    with pytest.raises(AttributeError, match=re.escape(f"has no attribute '{name}'{advice}")):
+        getattr(module, name)
+    with pytest.raises(ImportError, match=re.escape(f"{package} has no {name}{advice}") if advice else name):
+        exec(f"from {package} import {name}")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rlx.buffer.hindsight import HindsightStrategy as HindsightStrategy
     from rlx.buffer.loader import Loader as Loader
     from rlx.buffer.loader import unchanged as unchanged
+    from rlx.buffer.offline_to_online import OfflineToOnlineReplayBuffer as OfflineToOnlineReplayBuffer
     from rlx.buffer.protocol import Sampler as Sampler
     from rlx.buffer.protocol import Storage as Storage
     from rlx.buffer.protocol import Writer as Writer
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from rlx.buffer.sampler.slices import PrioritizedSliceSampler as PrioritizedSliceSampler
     from rlx.buffer.sampler.slices import SliceSampler as SliceSampler
     from rlx.buffer.sampler.slices import SliceSamplerWithoutReplacement as SliceSamplerWithoutReplacement
+    from rlx.buffer.sampler.steps import ConsumingSampler as ConsumingSampler
     from rlx.buffer.sampler.steps import RandomSampler as RandomSampler
     from rlx.buffer.sampler.steps import SamplerWithoutReplacement as SamplerWithoutReplacement
     from rlx.buffer.storage.compressed import CompressedStorage as CompressedStorage

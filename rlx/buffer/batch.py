@@ -259,7 +259,7 @@ def in_tensordict(data: Any, dim: int = 0, *, may_differ: bool = False) -> Tenso
     if isinstance(data, Mapping) and not isinstance(data, TensorDictBase):
         return TensorDict(dict(data), [_length(data)])
     if isinstance(data, torch.Tensor):
-        return TensorDict({ITEM: data}, [len(data)])
+        return TensorDict({ITEM: data}, [data.size(0)])
     return _element(data)
 
 

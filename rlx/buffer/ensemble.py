@@ -1,7 +1,7 @@
 """Several replay buffers sampled as one."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Self, cast, overload
+from typing import Any, Literal, Self, overload
 
 import torch
 from tensordict import TensorDictBase, is_leaf_nontensor
@@ -99,7 +99,7 @@ class ReplayBufferEnsemble(SavedTogether):
         self._transform = Compose()
         if transform is not None:
             self.append_transform(transform)
-        self._collate = _stacked if collate_fn is None else collate_fn
+        self._collate = joined_batches if collate_fn is None else collate_fn
 
     def __len__(self) -> int:
         """Return steps in all buffers."""
@@ -176,8 +176,7 @@ class ReplayBufferEnsemble(SavedTogether):
 
     def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Self:
         """Add a transform of whole batches before the index-th, as ``append_transform`` does."""
-        if any(isinstance(part, NeighbourTransform) for part in Compose(transform).transforms):
-            raise ValueError("a transform that needs neighbours belongs to the buffers, not to their ensemble")
+        check_whole_batches(transform)
         self._transform.insert(index, Inverted(transform) if invert else transform)
         return self
 
@@ -211,7 +210,7 @@ class ReplayBufferEnsemble(SavedTogether):
         each, numbers = self._choice.steps_each(size), self._choice.next()
         pairs = [self._buffers[number].sample(each, return_info=True) for number in numbers]
         for number, (batch, _) in zip(numbers, pairs, strict=True):
-            _mark(batch, number)
+            mark(batch, number)
         batch = self._transform(self._collate([batch for batch, _ in pairs]))
         if not return_info:
             return batch
@@ -265,7 +264,14 @@ def _joined(
     )
 
 
-def _mark(batch: TensorDictBase, number: int) -> None:
+def check_whole_batches(transform: Transform) -> None:
+    """Raise ValueError if a transform, or a part of it, needs neighbours."""
+    if any(isinstance(part, NeighbourTransform) for part in Compose(transform).transforms):
+        raise ValueError("a transform that needs neighbours belongs to the buffers, not to their ensemble")
+
+
+def mark(batch: TensorDictBase, number: int) -> None:
+    """Write the number of its buffer into a batch, as ``("index", "buffer_ids")``."""
     rows = batch.get("index", None)
     index = batch.select().set(
         "buffer_ids", torch.full(batch.batch_size, number, dtype=torch.int64, device=batch.device)
@@ -273,16 +279,25 @@ def _mark(batch: TensorDictBase, number: int) -> None:
     batch.set("index", index if rows is None else index.set("index", rows))
 
 
-def _stacked(batches: list[TensorDictBase]) -> TensorDictBase:
-    """Return [n, B / n] of n batches, with the keys that all of them have."""
+def joined_batches(
+    batches: Sequence[TensorDictBase], join: Callable[..., Any] = torch.stack, dims: int = 0
+) -> TensorDictBase:
+    """Return batches joined by ``torch.stack`` or ``torch.cat``, with the keys that all of them have.
+
+    Args:
+        dims: leading dimensions in which they may differ.
+
+    Raises:
+        SchemaMismatchError: a key differs in shape, or they are on several devices.
+    """
     keys, *others = [dict.fromkeys(batch.keys(True, True, is_leaf_nontensor)) for batch in batches]
     common = [key for key in keys if all(key in other for other in others)]
     try:
-        stacked: Any = torch.stack([batch.select(*common) for batch in batches])
+        together: TensorDictBase = join([batch.select(*common) for batch in batches])
     except RuntimeError as exc:
         shapes = {key: [list(batch.get(key).shape) for batch in batches] for key in common}
-        differ = {key: found for key, found in shapes.items() if any(one != found[0] for one in found)}
+        differ = {key: found for key, found in shapes.items() if any(one[dims:] != found[0][dims:] for one in found)}
         devices = sorted({str(batch.device or "cpu") for batch in batches})
         found = differ or (f"they are on {', '.join(devices)}" if len(devices) > 1 else exc)
         raise SchemaMismatchError(f"batches of the buffers do not stack: {found}") from exc
-    return cast("TensorDictBase", stacked)
+    return together

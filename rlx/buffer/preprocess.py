@@ -23,6 +23,7 @@ from rlx.buffer.storage.tensors import MappedStorage
 from rlx.engine.local_engine import process_context
 from rlx.errors import DatasetExistsError, SchemaMismatchError
 from rlx.files.atomic import whole
+from rlx.numbers import check_whole
 from rlx.schema import name_of
 from rlx.seeding import seeded
 
@@ -257,10 +258,22 @@ class Preprocessing:
             DatasetExistsError: ``dest`` is not empty.
             DatasetLockedError: another process is writing to ``dest``.
             SchemaMismatchError: chunks differ in their keys, dtypes or shapes.
+            OptionError: a number is out of range.
             ValueError: the function returned another number of steps.
         """
         if dim != 0:
             raise ValueError(f"dim {dim}: expected 0, the only dimension of stored steps")
+        counts = {
+            "num_frames": (num_frames, 1),
+            "num_workers": (num_workers, 0),
+            "chunksize": (chunksize, 0),
+            "num_chunks": (num_chunks, 1),
+            "max_tasks_per_child": (max_tasks_per_child, 1),
+            "worker_threads": (worker_threads, 1),
+        }
+        for name, (count, least) in counts.items():
+            if count is not None:
+                check_whole(name, count, least)
         steps = len(self.storage) if num_frames is None else min(num_frames, len(self.storage))
         if not steps:
             raise ValueError("no steps to apply a function to")

@@ -245,18 +245,21 @@ class Sampler(Protocol):
             SamplingError: no steps fit the request.
         """
 
-    def extended(self, storage: Storage, rows: Rows) -> None:
+    def extended(self, storage: Storage, rows: Rows) -> None:  # noqa: ARG002
         """Update the sampler after rows were written; a write must stay a write, so it does not ask for the index."""
+        return  # a default, not abstract for type checkers
 
     def updated(self, storage: Storage) -> None:  # noqa: ARG002
         """Update the sampler after stored steps were changed in place, as by ``rb[rows] = steps``."""
         return
 
-    def update_priority(self, rows: Rows, priority: NDArray[Any]) -> None:
+    def update_priority(self, rows: Rows, priority: NDArray[Any]) -> None:  # noqa: ARG002
         """Update the priorities of rows; samplers without priorities ignore them."""
+        return  # a default, not abstract for type checkers
 
     def emptied(self) -> None:
         """Update the sampler after the storage was emptied."""
+        return  # a default, not abstract for type checkers
 
     def shard(self, index: int, count: int) -> Self:
         """Return a copy for one of ``count`` workers; without replacement, no two of them draw the same."""

@@ -36,7 +36,7 @@ from rlx.buffer.preprocess import Preprocessing
 from rlx.buffer.protocol import Rows, Sampler, Steps, Storage, TrajectoryIndex, Writer, check_kind
 from rlx.buffer.sampler.draws import Worker, worker_here
 from rlx.buffer.sampler.prioritized import PRIORITY_WEIGHT, PrioritizedSampler
-from rlx.buffer.sampler.steps import RandomSampler
+from rlx.buffer.sampler.steps import RandomSampler, check_sampler
 from rlx.buffer.saved_dataset import Saving, save_dataset
 from rlx.buffer.snapshot import blocks, describe, restore, restore_parts, rows_state, steps_of, steps_state
 from rlx.buffer.storage.dataset import as_storage
@@ -138,7 +138,7 @@ class ReplayBuffer(Preprocessing):
         if observation_keys:
             self._storage.observation_keys = tuple(as_path(key) for key in observation_keys)
         self._sampler: Sampler = RandomSampler() if sampler is None else sampler
-        check_kind("sampler", self._sampler, Sampler)
+        check_sampler(self._sampler, prefetch or 0)
         if generator is not None:
             self._sampler.seed_from(generator)
         self._writer: Writer = RoundRobinWriter() if writer is None else writer
@@ -575,7 +575,7 @@ class ReplayBuffer(Preprocessing):
 
     def set_sampler(self, sampler: Sampler) -> Sampler:
         """Replace the sampler; return the previous one. The new one is notified of the stored steps."""
-        check_kind("sampler", sampler, Sampler)
+        check_sampler(sampler, self._prefetch)
         with self._lock.write(), self._sampler_lock:
             before, self._sampler = self._sampler, sampler
             if len(self._storage):

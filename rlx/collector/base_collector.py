@@ -107,7 +107,8 @@ class BaseCollector(Closing):
         """Number of episodes lost with the process of their worker; batches may contain steps of them."""
         return self._pool.lost_episodes
 
-    def __iter__(self) -> Iterator[TensorDictBase | None]:
+    # ``| Any``: whether there are batches depends on the arguments, and who iterates knows it.
+    def __iter__(self) -> Iterator[TensorDictBase | Any]:
         """Yield batches, or None if they go to the replay buffer, until ``total_frames`` steps are done."""
         self._expect_idle()
         while (batch := self._next_batch()) is not None:
@@ -115,7 +116,7 @@ class BaseCollector(Closing):
             yield self._deliver(batch, is_batched=self._is_batched)
             self._expect_idle()
 
-    def next(self) -> TensorDictBase | None:
+    def next(self) -> TensorDictBase | Any:
         """Return the next batch; None if it was written to the replay buffer, or after the last one."""
         return next(iter(self), None)
 

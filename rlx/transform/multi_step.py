@@ -83,13 +83,7 @@ def _sums(reward: NDArray[np.generic], first: NDArray[np.int64]) -> NDArray[np.g
 
 @dataclass(frozen=True)
 class NStep:
-    """Transform of each step to a transition over n steps, or fewer at the end of its trajectory.
-
-    ``next`` becomes that of the last of these steps (observation, flags and all other keys), and
-    ``("next", "reward")`` the discounted sum of their rewards. Adds ``steps_to_next_obs`` (int64 [n, 1], the number
-    of steps), ``gamma`` (float32 [n, 1], the discount of the next observation's value: gamma to the power of that
-    number) and ``("next", "original_reward")``. Transitions stop at terminations, at truncations, and at the newest
-    stored step.
+    """Transform of each step to a transition over n steps; ``rlx.buffer.NStep`` adds a call with a batch.
 
     In a dataset (``rlx preprocess --transform n_step:n=3``), every step becomes a trajectory of its own, as its next
     observation is not the observation of the following step. So observations are stored twice, and slices cannot be
@@ -98,13 +92,6 @@ class NStep:
     Args:
         n: steps per transition, 1 to 10,000.
         gamma: discount factor per step.
-
-    Example:
-        >>> data = rlx.open("cartpole")
-        >>> buffer = rlx.ReplayBuffer(storage=data, transform=rlx.buffer.NStep(3, gamma=0.5), batch_size=8)
-        >>> step = buffer[0]
-        >>> float(step["next", "reward"]), bool((step["next", "observation"] == data[2]["next", "observation"]).all())
-        (1.75, True)
     """
 
     n: int = 3
@@ -206,18 +193,11 @@ class NStep:
 class ReturnToGo:
     """Transform that adds the discounted sum of rewards from each step to the end of its stored trajectory.
 
-    Each batch reads all rewards from its steps to the ends of their trajectories. If trajectories are long and the
-    dataset is sampled many times, compute the sums once: ``rlx preprocess --transform return_to_go``.
+    ``rlx.buffer.ReturnToGo`` adds a call with a batch.
 
     Args:
         gamma: discount factor per step.
         key: key of the sum: float32 [n, 1].
-
-    Example:
-        >>> transform = rlx.buffer.ReturnToGo(gamma=0.9)
-        >>> buffer = rlx.ReplayBuffer(storage=rlx.open("cartpole"), transform=transform, batch_size=16)
-        >>> buffer.sample()["return_to_go"].shape
-        torch.Size([16, 1])
     """
 
     gamma: float = 1.0

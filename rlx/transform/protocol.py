@@ -1,7 +1,8 @@
 """The interfaces of transforms, and chains of transforms.
 
-A transform of both, such as ``NStep``, is one class with ``schema`` and ``blocks`` for datasets, and ``__call__`` or
-``around`` for the batches of a buffer. This package imports no torch: it uses only methods of the batches' tensors.
+A transform of both, such as ``NStep``, has ``schema`` and ``blocks`` for datasets, and ``__call__`` or ``around`` for
+the batches of a buffer; ``rlx.buffer`` makes those with ``around`` callable. This package imports no torch: it uses
+only methods of the batches' tensors.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def described(transform: Transform | Learner | Selection) -> str:
         >>> described(RewardClip(low=-2.0)), described(RewardSign())
         ('clip_reward:low=-2.0', 'sign_reward')
     """
-    name = next((name for name, kind in TRANSFORMS.items() if type(transform) is kind), None)
+    name = next((name for name, kind in TRANSFORMS.items() if isinstance(transform, kind)), None)
     if name is None:
         return str(transform)
     values = {one.name: (getattr(transform, one.name), one.default) for one in fields(TRANSFORMS[name])}

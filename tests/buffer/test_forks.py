@@ -427,7 +427,7 @@ def test_a_fork_from_within_a_write_that_never_ends_is_refused(monkeypatch: pyte
     inside, may_go_on = threading.Event(), threading.Event()
 
     class Stalled(LazyTensorStorage):
-        def append(self, steps: Any, *, is_step: bool = False) -> Any:
+        def append(self, steps: Any, **_: Any) -> Any:
             rows = super().append(steps)
             inside.set()
             may_go_on.wait(_HANG_S)

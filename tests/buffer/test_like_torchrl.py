@@ -157,3 +157,32 @@ def test_forms_are_kept_by_single_writes_and_checkpoints(name: str, tmp_path: An
     if name != "list of TensorDicts":
         with pytest.raises(SchemaMismatchError, match="as was written first"):
             other.extend(DATA["list of TensorDicts"])
+
+
+@pytest.mark.parametrize("n", [1, 3, 9])
+@pytest.mark.parametrize("shape", [(7,), (1, 7), (3, 7), (2, 3, 7)])
+def test_n_step_transitions_of_a_batch(shape: tuple[int, ...], n: int) -> None:
+    number = torch.arange(torch.Size(shape).numel()).reshape(*shape, 1)
+    flags = {"terminated": number % 5 == 2, "truncated": number % 11 == 4}
+    after = {"observation": number + 1, "reward": 1.5**number, "done": flags["terminated"] | flags["truncated"]}
+    batch = TensorDict({"observation": number, "next": {**after, **flags}}, shape)
+    found, expected = ours.NStep(n, 0.5)(batch), theirs.MultiStep(gamma=0.5, n_steps=n)(batch)
+    for key in (("next", "observation"), ("next", "original_reward")):
+        assert torch.equal(found[key], expected[key])
+    torch.testing.assert_close(found["next", "reward"], expected["next", "reward"])
+    for name in ("steps_to_next_obs", "gamma"):  # [*B, T, 1], as the reward is
+        torch.testing.assert_close(found[name].squeeze(-1), expected[name])
+    assert set(expected.keys(True, True)) - set(found.keys(True, True)) == {"nonterminal"}
+    assert torch.equal(expected["next", "done"], batch["next", "done"]), "TorchRL keeps the flags of the first step"
+    last = (found["observation"] + found["steps_to_next_obs"] - 1).flatten()
+    assert torch.equal(found["next", "done"].flatten(), batch["next", "done"].flatten()[last])
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 7)])
+def test_returns_to_go_of_a_batch(shape: tuple[int, ...]) -> None:
+    number = torch.arange(torch.Size(shape).numel()).reshape(*shape, 1)
+    done = number % 5 == 2
+    batch = TensorDict({"next": {"reward": number.float(), "done": done, "terminated": done}}, shape)
+    found = ours.ReturnToGo(0.5)(batch)
+    expected = envs.Reward2GoTransform(gamma=0.5).inv(batch.clone())
+    torch.testing.assert_close(found["return_to_go"], expected["next", "reward"])

@@ -15,7 +15,7 @@ from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.storage.lists import ListStorage
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.buffer.transform import RewardClip
-from rlx.errors import DatasetExistsError, DatasetLockedError, SchemaMismatchError
+from rlx.errors import DatasetExistsError, DatasetLockedError, OptionError, SchemaMismatchError
 
 
 def filled(storage: Any) -> ReplayBuffer:
@@ -120,6 +120,18 @@ def test_a_target_that_is_written_anew_after_a_failure(tmp_path: Path) -> None:
     [
         ({"dim": 1}, ValueError, "dim 1: expected 0, the only dimension of stored steps"),
         ({"chunksize": 3, "num_chunks": 2}, ValueError, "chunksize and num_chunks exclude each other"),
+        *(
+            ({"chunksize": None, name: value}, OptionError, f"{name} {value}: expected at least {least}")
+            for name, value, least in [
+                ("num_frames", 0, 1),
+                ("num_workers", -1, 0),
+                ("chunksize", -1, 0),
+                ("num_chunks", 0, 1),
+                ("max_tasks_per_child", 0, 1),
+                ("worker_threads", 0, 1),
+            ]
+        ),
+        ({"num_workers": 1.5}, OptionError, "num_workers 1.5: expected a whole number"),
         ({"fn": lambda steps: steps[:1]}, ValueError, r"gave \[1\] for 5 steps: expected as many"),
     ],
 )

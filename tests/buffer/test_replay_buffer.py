@@ -1,6 +1,7 @@
 import pickle
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -12,13 +13,14 @@ from rlx.buffer.protocol import Rows, Sampler, Storage
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.sampler.prioritized import PrioritizedSampler
 from rlx.buffer.sampler.slices import SliceSampler, SliceSamplerWithoutReplacement
-from rlx.buffer.sampler.steps import RandomSampler, SamplerWithoutReplacement
+from rlx.buffer.sampler.steps import ConsumingSampler, RandomSampler, SamplerWithoutReplacement
+from rlx.buffer.storage.compressed import CompressedStorage
 from rlx.buffer.storage.lists import ListStorage
 from rlx.buffer.storage.tensors import LazyMemmapStorage, LazyTensorStorage
 from rlx.buffer.tensordict_replay_buffer import PrioritizedReplayBuffer, TensorDictReplayBuffer
 from rlx.buffer.transform import NStep
 from rlx.buffer.writer import RoundRobinWriter
-from rlx.errors import SamplingError, SchemaMismatchError
+from rlx.errors import OptionError, SamplingError, SchemaMismatchError
 from tests.buffer import producers
 
 
@@ -316,9 +318,6 @@ class Oldest(Sampler):
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-    def extended(self, storage: Storage, rows: Rows) -> None: ...
-    def update_priority(self, rows: Rows, priority: Any) -> None: ...
-    def emptied(self) -> None: ...
 
 
 def test_a_sampler_of_ones_own_has_the_defaults_of_the_protocol() -> None:
@@ -437,3 +436,34 @@ def test_the_seed_of_a_sampler_repeats_its_draws() -> None:
     for each in (buffer, other):
         each.extend(numbers(0, 9))
     assert (buffer.sample() == other.sample()).all()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, of a prototype
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_a_nested_tensor_cannot_be_stored(layout: torch.layout) -> None:
+    with pytest.raises(SchemaMismatchError, match="expected one shape, found a nested tensor"):
+        ReplayBuffer().extend(torch.nested.nested_tensor([torch.zeros(3), torch.zeros(5)], layout=layout))
+
+
+@pytest.mark.parametrize("storage", [LazyTensorStorage, ListStorage, CompressedStorage])
+def test_a_consuming_buffer_continues_from_a_checkpoint(storage: Any, tmp_path: Path) -> None:
+    buffer, again = (
+        TensorDictReplayBuffer(storage=storage(20), sampler=ConsumingSampler(2, seed=seed), batch_size=6)
+        for seed in (1, 2)
+    )
+    buffer.extend(TensorDict({"a": torch.arange(15)}, [15]))
+    buffer.sample()
+    buffer.dumps(tmp_path / "saved")
+    again.loads(tmp_path / "saved")
+    for made in (buffer, again):
+        made.extend(TensorDict({"a": torch.arange(15, 40)}, [25]))  # wraps
+    batches = [[batch["index"].tolist() for batch in made] for made in (buffer, again)]
+    assert batches[0] == batches[1]
+    assert sorted(row for batch in batches[0] for row in batch) == sorted([*range(20)] * 2)
+
+
+def test_a_consuming_sampler_cannot_be_read_ahead() -> None:
+    with pytest.raises(OptionError, match="prefetch 2: expected 0 with a ConsumingSampler"):
+        ReplayBuffer(sampler=ConsumingSampler(), batch_size=2, prefetch=2)
+    with pytest.raises(OptionError, match="prefetch 2: expected 0 with a ConsumingSampler"):
+        ReplayBuffer(batch_size=2, prefetch=2).set_sampler(ConsumingSampler())

@@ -1,6 +1,6 @@
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_type
 
 import numpy as np
 import pytest
@@ -33,6 +33,15 @@ def test_one_environment_gives_exactly_so_many_steps(total: int, expected: list[
         assert (following == observation + 1).all(), "final observations are real"
         ids = torch.cat([batch["collector", "traj_ids"] for batch in found])
         assert (ids == observation // 100).all()
+
+
+def test_a_batch_has_a_type_that_needs_no_check() -> None:
+    with Collector(Counter, one, frames_per_batch=7, total_frames=14) as collector:
+        first = assert_type(collector.next(), TensorDictBase | Any)
+        assert first["next", "reward"].shape == (7, 1)
+        for batch in collector:
+            assert_type(batch, TensorDictBase | Any)
+            assert len(batch["action"]) == batch.numel() == 7
 
 
 def test_several_environments_give_exactly_so_many_steps() -> None:

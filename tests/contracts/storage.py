@@ -16,7 +16,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tensordict import NonTensorData, NonTensorStack, TensorDict
+from tensordict import NonTensorData, NonTensorStack, TensorDict, lazy_stack
 
 from rlx.buffer.protocol import Rows
 from rlx.buffer.storage.ring import RingStorage
@@ -45,6 +45,39 @@ def steps(numbers: Any, *, ids: Any = 0, done: Any = False, image: tuple[int, ..
         },
         shape,
     )
+
+
+RAGGED = [
+    ("jagged", "key 'tokens': expected one shape, found a nested tensor"),
+    ("nested", "key 'tokens': expected one shape, found a nested tensor"),
+    ("sparse", "key 'tokens': expected a dense tensor, found torch.sparse_coo"),
+    ("compressed sparse", "key 'tokens': expected a dense tensor, found torch.sparse_csr"),
+    ("quantized", "key 'tokens': expected a dense tensor, found a quantized tensor"),
+    ("without data", "key 'tokens': expected a dense tensor, found torch.strided on meta"),
+    ("other shapes", "steps of a lazy stack: expected the same keys and shapes in all of them; "),
+    ("other shapes below", "steps of a lazy stack: expected the same keys and shapes in all of them; "),
+    ("other keys", r"steps of a lazy stack: .*; \['more', 'tokens'\] are not \['tokens'\]"),
+]
+
+
+def ragged(kind: str) -> Any:
+    """Two steps whose ``tokens`` cannot be one dense tensor."""
+    dense = torch.eye(2, 3)
+    if kind.startswith("other shapes"):
+        stack: Any = lazy_stack([TensorDict({"tokens": torch.zeros(length)}) for length in (3, 5)])
+        return stack if kind == "other shapes" else TensorDict({"tokens": stack}, [2])
+    if kind == "other keys":
+        return lazy_stack([TensorDict({"tokens": dense[0], "more": dense[0]}), TensorDict({"tokens": dense[1]})])
+    parts = [torch.zeros(3), torch.zeros(5)]
+    made: dict[str, Any] = {
+        "jagged": lambda: torch.nested.nested_tensor(parts, layout=torch.jagged),
+        "nested": lambda: torch.nested.nested_tensor(parts),
+        "sparse": dense.to_sparse,
+        "compressed sparse": dense.to_sparse_csr,
+        "quantized": lambda: torch.quantize_per_tensor(dense, 0.1, 0, torch.qint8),
+        "without data": lambda: dense.to("meta"),
+    }
+    return TensorDict({"tokens": made[kind]()}, [2])
 
 
 def numbers_of(storage: RingStorage, rows: Rows) -> list[int]:
@@ -168,6 +201,22 @@ class StorageContract(ABC):
                 storage.update(np.array([0, 1]), wrong)
         assert numbers_of(storage, np.arange(4)) == [0, 1, 2, 3]
         assert len(storage.index()) == len(storage) == 4
+
+    @pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, of prototypes
+    @pytest.mark.parametrize(("kind", "message"), RAGGED)
+    @pytest.mark.parametrize("stored", [0, 4])
+    def test_steps_that_are_not_dense_or_not_alike(self, kind: str, message: str, stored: int) -> None:
+        storage = self.make(10)
+        if stored:
+            storage.append(TensorDict({"tokens": torch.zeros(stored, 3)}, [stored]))
+        for write in (storage.append, lambda wrong: storage.set(np.arange(2), wrong)):
+            with pytest.raises(SchemaMismatchError, match=message):
+                write(ragged(kind))
+        if stored:
+            with pytest.raises(SchemaMismatchError, match=message):
+                storage.update(np.arange(2), ragged(kind))
+        assert len(storage) == stored
+        storage.append(TensorDict({"tokens": torch.ones(3, 3)}, [3]))
 
     def test_what_is_neither_a_tensor_nor_text(self) -> None:
         storage = self.make(10)

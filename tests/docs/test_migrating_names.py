@@ -20,10 +20,10 @@ PAGE = Path(__file__).parents[2] / "docs/migrating.md"
 NOT_HERE = "not here"
 # A heading of the page, and the modules of TorchRL whose names its table holds.
 SECTIONS = {
-    "`torchrl.data`": ("torchrl.data.replay_buffers", "torchrl.data", "torchrl.data.replay_buffers.scheduler"),
+    "`torchrl.data`": ("torchrl.data", "torchrl.data.replay_buffers", "torchrl.data.replay_buffers.scheduler"),
     "`torchrl.data.datasets`": ("torchrl.data.datasets",),
     "`torchrl.collectors`": ("torchrl.collectors", "torchrl.collectors.distributed", "torchrl.collectors.utils"),
-    "`torchrl.envs`": (),
+    "`torchrl.envs`": ("torchrl.envs",),
 }
 # Where a user of TorchRL looks for the names of a section.
 PACKAGES = {
@@ -74,7 +74,8 @@ ROWS = [
     if cells[0] != "TorchRL"
 ]
 HERE = [row for row in ROWS if row.here != NOT_HERE]
-COMPARED = [row for row in HERE if SECTIONS[row.section]]
+# Of transforms and environments, the rows name what is called otherwise.
+COMPARED = [row for row in HERE if row.section != "`torchrl.envs`"]
 NOWHERE = {name for cells in table("Arguments and methods") for name in quoted(cells[0])}
 
 
@@ -84,7 +85,7 @@ def test_what_was_recorded_is_what_torchrl_offers() -> None:
     assert torchrl_api.installed() == API
 
 
-@pytest.mark.parametrize("section", [section for section in SECTIONS if SECTIONS[section]])
+@pytest.mark.parametrize("section", SECTIONS)
 def test_every_public_name_has_one_row(section: str) -> None:
     public = Counter(name for module in SECTIONS[section] for name in API[module])
     assert Counter(row.name for row in ROWS if row.section == section) == public

@@ -14,10 +14,10 @@ from typing import Any, Unpack, get_args, get_origin
 
 VERSION = "0.14.1"
 RECORD = Path(__file__).with_suffix(".json")
-# Modules whose __all__ counts, and names of others: torchrl.data also has specs, language models and robots.
+# Modules whose __all__ counts, and further names of others.
 MODULES = {
-    "torchrl.data.replay_buffers": None,
-    "torchrl.data": ["MultiStep"],
+    "torchrl.data": None,
+    "torchrl.data.replay_buffers": ["Sampler"],
     "torchrl.data.replay_buffers.scheduler": [
         "LambdaScheduler",
         "LinearScheduler",
@@ -29,6 +29,20 @@ MODULES = {
     "torchrl.collectors": None,
     "torchrl.collectors.distributed": None,
     "torchrl.collectors.utils": ["split_trajectories"],
+    "torchrl.envs": [
+        "CatFrames",
+        "Compose",
+        "DTypeCastTransform",
+        "DeviceCastTransform",
+        "GymEnv",
+        "MultiStepTransform",
+        "ParallelEnv",
+        "Reward2GoTransform",
+        "RewardClipping",
+        "SerialEnv",
+        "SignTransform",
+        "ToTensorImage",
+    ],
 }
 
 Api = dict[str, dict[str, dict[str, Any]]]

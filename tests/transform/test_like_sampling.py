@@ -17,7 +17,7 @@ from rlx.progress import Silent
 from rlx.schema import Field, Role, Schema
 from rlx.store.dataset import Dataset
 from rlx.transform.registry import TRANSFORMS as TRANSFORMS_BY_NAME
-from rlx.transform.registry import parse
+from rlx.transform.registry import described, parse
 from tests.factories import SMALL, make_block, write_dataset
 
 TRANSFORMS = (
@@ -62,5 +62,7 @@ def test_preprocessed_as_sampled(text: str, dataset: Dataset, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["NStep", "RewardClip", "RewardSign", "ReturnToGo", "ToFloat"])
-def test_buffers_and_datasets_have_one_class(name: str) -> None:
-    assert getattr(buffer, name) in TRANSFORMS_BY_NAME.values()
+def test_buffers_and_datasets_have_one_transform(name: str) -> None:
+    kind = getattr(buffer, name)
+    assert issubclass(kind, tuple(TRANSFORMS_BY_NAME.values()))
+    assert described(kind()) == next(name for name, known in TRANSFORMS_BY_NAME.items() if issubclass(kind, known))

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Literal, Self, TypedDict
 
 import numpy as np
@@ -16,7 +17,7 @@ from rlx.numbers import check_whole
 
 SLICE_END = ("collector", "slice_end")
 MASK = ("collector", "mask")
-Span = bool | int | tuple[bool | int, bool | int]
+Span = bool | int | Sequence[bool | int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +27,26 @@ class Slicing:
     num_slices: int | None
     slice_len: int | None
     traj_key: NestedKey | None = None
-    end_key: NestedKey | Sequence[NestedKey] | None = None
+    end_key: NestedKey | None = None
+    end_keys: tuple[NestedKey, ...] | None = None
     truncated_key: NestedKey | None = ("next", "truncated")
     init_key: NestedKey | None = "is_init"
     strict_length: bool = True
     pad_output: bool = False
     whole_trajectories: bool = False
     start_at_reset: bool = False
-    span: tuple[int | bool, int | bool] = (False, False)
+    span: tuple[int | bool, ...] = (False, False)
+    cache_values: bool = False
 
     def __post_init__(self) -> None:
         if any(self.span) and (self.whole_trajectories or self.start_at_reset):
             raise TypeError("span: expected neither whole_trajectories nor start_at_reset")
+        if len(self.span) != 2:
+            raise TypeError(f"span {self.span}: expected a number, or two")
         for reach in self.span:
-            check_whole("span", reach, 0)
+            check_whole("span", int(reach) if isinstance(reach, bool) else reach, 0)
+        if self.end_key is not None and self.end_keys is not None:
+            raise TypeError("expected either end_key or end_keys, found both")
         if (self.num_slices is None) == (self.slice_len is None):
             raise TypeError(
                 f"expected either num_slices or slice_len, found num_slices={self.num_slices}, "
@@ -71,10 +78,11 @@ class Slicing:
 
     def index(self, storage: Storage) -> TrajectoryIndex:
         """Return the storage's index by these keys; by the default ones if the named one is not stored."""
+        ends: Any = self.end_key if self.end_keys is None else list(self.end_keys)
         try:
-            return storage.index(self.traj_key, self.end_key)
+            return storage.index(self.traj_key, ends)
         except SamplingError:
-            for traj_key, end_key in ((None, self.end_key), (self.traj_key, None), (None, None)):
+            for traj_key, end_key in ((None, ends), (self.traj_key, None), (None, None)):
                 with suppress(SamplingError):
                     return storage.index(traj_key, end_key)
             raise
@@ -146,6 +154,26 @@ class Slicing:
         return marks | {key: stored[key] | _beside(is_first, stored[key]) for key in init if key in stored}
 
 
+class Sliced:
+    """Base of samplers of slices: the arguments that say how slices are cut, as attributes."""
+
+    slicing: Slicing
+
+    num_slices = property(attrgetter("slicing.num_slices"))
+    slice_len = property(attrgetter("slicing.slice_len"))
+    traj_key = trajectory_key = property(attrgetter("slicing.traj_key"))
+    end_key = property(attrgetter("slicing.end_key"))
+    end_keys = property(attrgetter("slicing.end_keys"))
+    truncated_key = property(attrgetter("slicing.truncated_key"))
+    init_key = property(attrgetter("slicing.init_key"))
+    strict_length = property(attrgetter("slicing.strict_length"))
+    pad_output = property(attrgetter("slicing.pad_output"))
+    whole_trajectories = property(attrgetter("slicing.whole_trajectories"))
+    start_at_reset = property(attrgetter("slicing.start_at_reset"))
+    span = property(attrgetter("slicing.span"))
+    cache_values = property(attrgetter("slicing.cache_values"))
+
+
 class SliceOptions(TypedDict, total=False):
     """Arguments that every sampler of slices takes; see ``SliceSampler``."""
 
@@ -187,27 +215,21 @@ def slicing_of(
     slice_len: int | None = None,
     traj_key: NestedKey | None = None,
     trajectory_key: NestedKey | None = None,
-    end_key: NestedKey | None = None,
     end_keys: Sequence[NestedKey] | None = None,
     span: Span = False,
-    cache_values: bool = False,  # noqa: ARG001
     **options: Any,
 ) -> Slicing:
     """Return how slices are cut, by the arguments of a sampler; ``options`` are fields of ``Slicing``."""
+    if traj_key is not None and trajectory_key is not None:
+        raise TypeError("expected either traj_key or trajectory_key, found both")
     return Slicing(
         num_slices,
         slice_len,
-        traj_key=_either("traj_key", traj_key, "trajectory_key", trajectory_key),
-        end_key=_either("end_key", end_key, "end_keys", None if end_keys is None else list(end_keys)),
-        span=span if isinstance(span, tuple) else (span, span),
+        traj_key=trajectory_key if traj_key is None else traj_key,
+        end_keys=None if end_keys is None else tuple(end_keys),
+        span=tuple(span) if isinstance(span, Sequence) else (span, span),
         **options,
     )
-
-
-def _either(name: str, value: Any, other_name: str, other: Any) -> Any:
-    if value is not None and other is not None:
-        raise TypeError(f"expected either {name} or {other_name}, found both")
-    return other if value is None else value
 
 
 @lru_cache(maxsize=16)

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, SupportsFloat, Unpack
+from functools import update_wrapper
+from typing import Any, Self, SupportsFloat, Unpack
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from tensordict import NestedKey
 from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex
 from rlx.buffer.sampler.prioritized import PRIORITY_WEIGHT, PrioritizedSampler, Reduction
 from rlx.buffer.sampler.slice_starts import (
+    Sliced,
     SliceStarts,
     Span,
     SpanOptions,
@@ -22,11 +24,11 @@ from rlx.buffer.sampler.slice_starts import (
     first_tries,
     slicing_of,
 )
-from rlx.buffer.sampler.steps import Epoch, EpochSampler, SeededSampler, stored_steps
+from rlx.buffer.sampler.steps import Epoch, EpochSampler, SeededSampler, check_replacement, stored_steps
 from rlx.errors import SamplingError
 
 
-class SliceSampler(SeededSampler):
+class SliceSampler(Sliced, SeededSampler):
     """Sampler of slices with replacement; batches are flat, one slice after the other.
 
     A slice may start at any step that is followed by enough steps of its trajectory, and all such starts are equally
@@ -54,6 +56,8 @@ class SliceSampler(SeededSampler):
         span: number of steps of a slice that may be before and after its trajectory; these are left out, so that steps
             near an end are drawn as often as others. One number for both sides, a pair, or True for all but one.
         cache_values: accepted for compatibility with TorchRL; no effect.
+        replacement: if False, a ``SliceSamplerWithoutReplacement`` is made instead.
+        drop_last, shuffle: arguments of that one.
         seed: random seed; by default from ``generator``, or random.
         generator: source of the seed.
 
@@ -84,10 +88,14 @@ class SliceSampler(SeededSampler):
         whole_trajectories: bool = False,
         start_at_reset: bool = False,
         span: Span = False,
-        cache_values: bool = False,  # noqa: ARG002
+        cache_values: bool = False,
+        replacement: bool = True,
+        drop_last: bool = False,
+        shuffle: bool = True,
         seed: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
+        check_replacement(self, replacement, expected=True, has_epochs=drop_last or not shuffle)
         super().__init__(seed=seed, generator=generator)
         if weighting not in ("step", "trajectory"):
             raise ValueError(f"expected weighting 'step' or 'trajectory', found {weighting!r}")
@@ -106,8 +114,17 @@ class SliceSampler(SeededSampler):
             whole_trajectories=whole_trajectories,
             start_at_reset=start_at_reset,
             span=span,
+            cache_values=cache_values,
         )
         self._starts: SliceStarts | None = None
+
+    def __new__(cls, *_args: Any, replacement: bool = True, **_options: Any) -> Self:
+        """Return a new sampler, of another class if it is without replacement."""
+        made: Any = cls if replacement or cls is not SliceSampler else SliceSamplerWithoutReplacement
+        sampler: Self = super().__new__(made)
+        return sampler
+
+    update_wrapper(__new__, __init__, assigned=())  # for its signature
 
     def __getstate__(self) -> dict[str, Any]:
         # Counts are recomputed elsewhere rather than sent there.
@@ -198,6 +215,7 @@ class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
         slice_len: steps per slice; a batch has ``batch_size // slice_len`` slices. Either this or ``num_slices``.
         drop_last: leave out the last batch of an epoch if it has fewer slices than the others.
         shuffle: draw trajectories in another random order every epoch; otherwise in the order of their first write.
+        replacement: must be False.
         options: the other arguments of ``SliceSampler``, but for ``weighting`` and ``span``. Without ``strict_length``
             shorter trajectories are drawn whole.
 
@@ -217,10 +235,12 @@ class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
         *,
         drop_last: bool = False,
         shuffle: bool = True,
+        replacement: bool = False,
         seed: int | None = None,
         generator: torch.Generator | None = None,
         **options: Unpack[WholeOptions],
     ) -> None:
+        check_replacement(self, replacement, expected=False)
         check_options(self, options, WholeOptions, "it draws one slice of every trajectory")
         super().__init__(seed=seed, generator=generator, **options)
         self.drop_last = drop_last
@@ -258,7 +278,7 @@ class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
         return counted.within(index, self._draws.next(), ordinals)
 
 
-class PrioritizedSliceSampler(PrioritizedSampler):
+class PrioritizedSliceSampler(Sliced, PrioritizedSampler):
     """Sampler of slices, whose starts are drawn in proportion to ``p = (priority + eps) ** alpha``, with replacement.
 
     Valid starts and marked ends are those of ``SliceSampler``. Every step of a slice has the weight of its own

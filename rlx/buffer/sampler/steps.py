@@ -1,17 +1,18 @@
-"""Uniform samplers of single steps: with replacement, and without, once per epoch."""
+"""Uniform samplers of single steps: with replacement, without, once per epoch, and a limited number of times each."""
 
 import copy
 from collections.abc import Mapping
-from typing import Any, Self
+from functools import update_wrapper
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlx.buffer.protocol import Rows, Sampler, Storage, rows_in_order
+from rlx.buffer.protocol import Rows, Sampler, Storage, check_kind, rows_in_order
 from rlx.buffer.sampler.draws import Draws, WorkerShare, permute
 from rlx.buffer.snapshot import SavedState
-from rlx.errors import SamplingError
+from rlx.errors import OptionError, SamplingError
 from rlx.numbers import check_whole
 
 
@@ -87,8 +88,30 @@ class SeededSampler(SavedState, Sampler):
         self._draws.load_state_dict(state["draws"])
 
 
+def check_replacement(sampler: object, found: bool, *, expected: bool, has_epochs: bool = False) -> None:
+    """Raise TypeError for another ``replacement`` than expected, or for arguments of epochs beside it.
+
+    Args:
+        has_epochs: whether ``drop_last`` or ``shuffle`` was given to a sampler with replacement.
+    """
+    name = type(sampler).__name__
+    if found != expected:
+        raise TypeError(f"{name}: expected replacement={expected}, found {found}")
+    if has_epochs:
+        raise TypeError(f"{name}: drop_last and shuffle require replacement=False")
+
+
 class RandomSampler(SeededSampler):
     """Sampler that draws every stored step with the same probability, with replacement.
+
+    Args:
+        replacement: if False, a ``SamplerWithoutReplacement`` is made instead.
+        drop_last, shuffle: arguments of that one.
+        seed: random seed; by default from ``generator``, or random.
+        generator: source of the seed.
+
+    Raises:
+        TypeError: an argument of ``SamplerWithoutReplacement``, with replacement; or a subclass without.
 
     Example:
         >>> sampler = rlx.buffer.RandomSampler(seed=0)
@@ -96,6 +119,26 @@ class RandomSampler(SeededSampler):
         >>> buffer.sample().batch_size
         torch.Size([64])
     """
+
+    def __init__(
+        self,
+        *,
+        replacement: bool = True,
+        drop_last: bool = False,
+        shuffle: bool = True,
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        check_replacement(self, replacement, expected=True, has_epochs=drop_last or not shuffle)
+        super().__init__(seed=seed, generator=generator)
+
+    def __new__(cls, *args: Any, replacement: bool = True, **options: Any) -> Self:
+        """Return a new sampler, of another class if it is without replacement."""
+        if replacement or cls is not RandomSampler:
+            return super().__new__(cls)
+        return cast("Self", SamplerWithoutReplacement(*args, **options))
+
+    update_wrapper(__new__, __init__, assigned=())  # for its signature
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
         """Return [n] rows, and an empty dict.
@@ -219,6 +262,7 @@ class SamplerWithoutReplacement(EpochSampler):
     Args:
         drop_last: leave out the last batch of an epoch if it is smaller than ``batch_size``.
         shuffle: draw in another random order every epoch; otherwise in the order of rows.
+        replacement: must be False.
         seed: random seed; by default from ``generator``, or random.
         generator: source of the seed.
 
@@ -234,9 +278,11 @@ class SamplerWithoutReplacement(EpochSampler):
         drop_last: bool = False,
         shuffle: bool = True,
         *,
+        replacement: bool = False,
         seed: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
+        check_replacement(self, replacement, expected=False)
         super().__init__(seed=seed, generator=generator)
         self.drop_last = drop_last
         self.shuffle = shuffle
@@ -259,3 +305,149 @@ class SamplerWithoutReplacement(EpochSampler):
             is_over=epoch.length > stored,
         )
         return rows_in_order(storage, ordinals, length), {}
+
+
+class ConsumingSampler(SeededSampler):
+    """Sampler that draws every stored step a limited number of times, at random; a new step in its row counts anew.
+
+    A batch has no step twice. It is smaller if fewer steps are left to draw, and an iteration ends with the last one.
+    Steps stay in the storage until they are overwritten, the oldest first, whether they were drawn or not.
+
+    Args:
+        max_sample_count: how often each step is drawn, at most.
+        seed: random seed; by default from ``generator``, or random.
+        generator: source of the seed.
+
+    Example:
+        >>> data = rlx.open("cartpole")[:100]
+        >>> buffer = rlx.ReplayBuffer(sampler=rlx.buffer.ConsumingSampler(), batch_size=30)
+        >>> rows = buffer.extend(data)
+        >>> [len(batch) for batch in buffer]
+        [30, 30, 30, 10]
+        >>> buffer.sampler.available(buffer.storage), len(buffer)
+        (0, 100)
+    """
+
+    def __init__(
+        self, max_sample_count: int = 1, *, seed: int | None = None, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__(seed=seed, generator=generator)
+        self.max_sample_count = check_whole("max_sample_count", max_sample_count, 1, np.iinfo(np.int32).max)
+        self.emptied()
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether the last batch left no step to draw."""
+        return self._ran_out
+
+    def available(self, storage: Storage) -> int:
+        """Return how many of the stored steps can still be drawn, by this worker."""
+        self._catch_up(storage)
+        return self._count
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
+        """Return [n] rows, fewer than ``batch_size`` if fewer are available, and an empty dict.
+
+        Raises:
+            SamplingError: the storage is empty, or all of its steps were drawn as often as they may be.
+        """
+        stored = stored_steps(storage, batch_size)
+        self._draws.enter_worker()
+        count = min(batch_size, self.available(storage))
+        if not count:
+            raise SamplingError(
+                f"cannot draw {batch_size} steps: each of the {stored:,} stored ones was drawn "
+                f"{self.max_sample_count} times",
+                hint="write more steps: buffer.extend(steps)",
+            )
+        places = self._draws.next().choice(self._count, count, replace=False)
+        rows = self._rows[places]
+        self._left[rows] -= 1
+        self._remove(places[self._left[rows] == 0])
+        self._ran_out = not self._count
+        return rows, {}
+
+    def extended(self, storage: Storage, rows: Rows) -> None:
+        """Make written rows available again."""
+        self._make_room(storage)
+        self._add(np.unique(rows))
+
+    def emptied(self) -> None:
+        """Forget all steps."""
+        self._left = np.empty(0, np.int32)  # [max_size] draws of each row to come; -1 of rows never written
+        self._rows = np.empty(0, np.int64)  # [max_size] the available rows first, in any order
+        self._count = 0
+        self._known = 0
+        self._ran_out = False
+        self._share = self._draws.shard
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that the next samples depend on."""
+        return super().state_dict() | {
+            "max_sample_count": self.max_sample_count,
+            "left": torch.from_numpy(self._left.copy()),
+            "rows": torch.from_numpy(self._rows[: self._count].copy()),
+            "ran_out": self._ran_out,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of ``state_dict``.
+
+        Raises:
+            SamplingError: the state is of another ``max_sample_count``.
+        """
+        if (found := state["max_sample_count"]) != self.max_sample_count:
+            raise SamplingError(f"max_sample_count {self.max_sample_count}: expected {found}, as in the state")
+        super().load_state_dict(state)
+        self.emptied()
+        self._left, rows = state["left"].numpy().copy(), state["rows"].numpy()
+        self._rows = np.empty(len(self._left), np.int64)
+        self._rows[: len(rows)] = rows
+        self._count, self._known = len(rows), int(np.count_nonzero(self._left >= 0))
+        self._ran_out = state["ran_out"]
+
+    def _catch_up(self, storage: Storage) -> None:
+        """Learn of steps that were stored before the storage had this sampler, and of the share of this worker."""
+        self._make_room(storage)
+        if self._known < len(storage):
+            rows = storage.row_at(np.arange(len(storage)))
+            self._add(rows[self._left[rows] < 0])
+        if self._share != self._draws.shard:
+            self._share = self._draws.shard
+            rows = self._mine(np.flatnonzero(self._left > 0))
+            self._rows[: len(rows)], self._count = rows, len(rows)
+
+    def _make_room(self, storage: Storage) -> None:
+        if (more := storage.max_size - len(self._left)) > 0:
+            self._left = np.append(self._left, np.full(more, -1, np.int32))
+            self._rows = np.append(self._rows, np.empty(more, np.int64))
+
+    def _mine(self, rows: Rows) -> Rows:
+        mine: Rows = rows[rows % self._share.count == self._share.index]
+        return mine
+
+    def _add(self, rows: Rows) -> None:
+        """Add rows [n], each once."""
+        before = self._left[rows]
+        self._left[rows] = self.max_sample_count
+        self._known += int(np.count_nonzero(before < 0))
+        new = self._mine(rows[before <= 0])
+        self._rows[self._count : self._count + len(new)] = new
+        self._count += len(new)
+
+    def _remove(self, places: NDArray[np.int64]) -> None:
+        """Remove the available rows at places [n]: the last ones move there."""
+        self._count -= len(places)
+        tail = np.arange(self._count, self._count + len(places))
+        kept = np.setdiff1d(tail, places, assume_unique=True)
+        self._rows[np.sort(places)[: len(kept)]] = self._rows[kept]
+
+
+def check_sampler(sampler: Sampler, prefetch: int) -> None:
+    """Raise TypeError unless it is a sampler, OptionError if a buffer cannot read ahead with it."""
+    check_kind("sampler", sampler, Sampler)
+    if prefetch and isinstance(sampler, ConsumingSampler):
+        raise OptionError(
+            f"prefetch {prefetch}: expected 0 with a ConsumingSampler, as a step that is overwritten in a batch read "
+            "ahead would count as drawn"
+        )

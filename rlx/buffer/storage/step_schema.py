@@ -1,13 +1,13 @@
 """Schema of stored steps: leaves of fixed dtypes and shapes, texts as numbers, and trajectory keys."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import NonTensorData, NonTensorStack, TensorDictBase
+from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDictBase
 
 from rlx.buffer.index.continuity import INDEX, IS_INIT, ORIGIN, Flags, Leaves, Path
 from rlx.buffer.protocol import Rows
@@ -58,7 +58,7 @@ def leaves(steps: TensorDictBase) -> list[tuple[tuple[str, ...], torch.Tensor]]:
 
 
 def _collected(steps: TensorDictBase, parents: Path = ()) -> Iterator[tuple[Path, Any]]:
-    for name, value in steps.items():
+    for name, value in _items(steps):
         # First of all, since it takes a tenth of the time to see that a value is a tensor.
         if (
             isinstance(value, torch.Tensor)
@@ -70,6 +70,24 @@ def _collected(steps: TensorDictBase, parents: Path = ()) -> Iterator[tuple[Path
             yield from _collected(value, (*parents, name))
 
 
+def _items(steps: TensorDictBase) -> Iterable[tuple[str, Any]]:
+    if not isinstance(steps, LazyStackedTensorDict):
+        found: Iterable[tuple[str, Any]] = steps.items()
+        return found
+    # It hides keys that not all of its parts have.
+    keys, *others = [set(part.keys()) for part in steps.tensordicts]
+    try:
+        if all(other == keys for other in others):
+            return list(steps.items())
+        reason = f"{sorted(keys)} are not {sorted(next(other for other in others if other != keys))}"
+    except RuntimeError as exc:
+        reason = str(exc)
+    raise SchemaMismatchError(
+        f"steps of a lazy stack: expected the same keys and shapes in all of them; {reason}", hint=_RAGGED
+    )
+
+
+_RAGGED = "a LazyStackStorage holds steps of different shapes"
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
@@ -90,11 +108,7 @@ def schema_of(leaves: Leaves, dims: int) -> StepSchema:
     if not leaves:
         raise SchemaMismatchError("steps: expected at least one tensor, found none")
     for path, leaf in leaves.items():
-        if leaf.is_nested:
-            raise SchemaMismatchError(
-                f"key {'/'.join(path)!r} is a nested tensor: expected one shape for all steps",
-                hint="pad the steps, or use a LazyStackStorage for steps of shapes of their own",
-            )
+        _check_dense(path, leaf)
     return {path: (leaf.dtype, tuple(leaf.shape[dims:])) for path, leaf in leaves.items()}
 
 
@@ -116,7 +130,13 @@ def fitted(given: Leaves, schema: StepSchema, shape: tuple[int, ...]) -> dict[Pa
                 raise SchemaMismatchError(f"key {'/'.join(path)!r} is missing: expected {_names(schema)}")
             missing += 1
             leaf = torch.full((*shape, *rest), _OPTIONAL[path], dtype=dtype)
-        elif leaf.dtype != dtype or leaf.shape != (shape + rest if shape else rest):
+        elif (
+            leaf.layout is not torch.strided
+            or leaf.is_nested
+            or leaf.dtype != dtype
+            or leaf.shape != (shape + rest if shape else rest)
+        ):
+            _check_dense(path, leaf)
             steps, dims = tuple(leaf.shape[: len(shape)]), len(shape)
             found, expected = _described(leaf.dtype, tuple(leaf.shape[dims:])), _described(dtype, rest)
             if steps != shape:
@@ -132,6 +152,15 @@ def fitted(given: Leaves, schema: StepSchema, shape: tuple[int, ...]) -> dict[Pa
 
 def _names(schema: StepSchema) -> str:
     return ", ".join(sorted("/".join(key) for key in schema))
+
+
+def _check_dense(path: Path, leaf: torch.Tensor) -> None:
+    """Raise SchemaMismatchError unless a tensor has a number for each element, of one shape in all steps."""
+    if leaf.is_nested:
+        raise SchemaMismatchError(f"key {'/'.join(path)!r}: expected one shape, found a nested tensor", hint=_RAGGED)
+    if leaf.layout is not torch.strided or leaf.is_quantized or leaf.is_meta:
+        kind = "a quantized tensor" if leaf.is_quantized else f"{leaf.layout} on {leaf.device}"
+        raise SchemaMismatchError(f"key {'/'.join(path)!r}: expected a dense tensor, found {kind}")
 
 
 def _described(dtype: torch.dtype, shape: tuple[int, ...]) -> str:

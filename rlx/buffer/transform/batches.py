@@ -1,4 +1,4 @@
-"""Transforms that only batches have: stacks of observations, casts, and moves to a device."""
+"""Transforms of batches: stacks of observations, n-step transitions, returns to go, casts, and moves to a device."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tensordict import NestedKey, TensorDictBase
 from rlx.accelerator import present
 from rlx.buffer.protocol import Keys, Rows
 from rlx.buffer.storage.step_schema import signed
-from rlx.buffer.transform.compose import StoredSteps, pick
+from rlx.buffer.transform.compose import OverBatch, StoredSteps, pick
 from rlx.errors import TransformError
 from rlx.numbers import check_whole
-from rlx.transform.multi_step import NStep
+from rlx.transform import multi_step
 from rlx.transform.protocol import Pointwise, Reader, as_keys, as_path, leaves_named, wanted
 
 
 @dataclass(frozen=True, slots=True)
-class FrameStack:
+class FrameStack(OverBatch):
     """Transform that stacks each observation on the k - 1 before it, oldest first: [n, *shape] becomes [n, k, *shape].
 
     ``("next", observation)`` becomes the last k - 1 of them and the next one. Observations come from the storage, not
@@ -52,7 +52,7 @@ class FrameStack:
 
     def check_earlier(self, earlier: Sequence[Any]) -> None:
         """Raise TransformError if NStep is among the transforms before this one."""
-        if any(isinstance(transform, NStep) for transform in earlier):
+        if any(isinstance(transform, multi_step.NStep) for transform in earlier):
             raise TransformError("FrameStack after NStep: the next stack is unknown; put FrameStack first")
 
     @property
@@ -96,6 +96,49 @@ class FrameStack:
         for place in range(self.k - 1):
             stack[:, place] = pick(frames, position[:, place])
         return stack
+
+
+class NStep(OverBatch, multi_step.NStep):
+    """Transform of each step to a transition over n steps, or fewer at the end of its trajectory.
+
+    ``next`` becomes that of the last of these steps (observation, flags and all other keys), and
+    ``("next", "reward")`` the discounted sum of their rewards. Adds ``steps_to_next_obs`` (int64 [n, 1], the number
+    of steps), ``gamma`` (float32 [n, 1], the discount of the next observation's value: gamma to the power of that
+    number) and ``("next", "original_reward")``. Transitions stop at terminations, at truncations, and at the newest
+    stored step; called with a batch [*B, T], also at the ends of its rows.
+
+    Args:
+        n: steps per transition, 1 to 10,000.
+        gamma: discount factor per step.
+
+    Example:
+        >>> data = rlx.open("cartpole")
+        >>> buffer = rlx.ReplayBuffer(storage=data, transform=rlx.buffer.NStep(3, gamma=0.5), batch_size=8)
+        >>> step = buffer[0]
+        >>> float(step["next", "reward"]), bool((step["next", "observation"] == data[2]["next", "observation"]).all())
+        (1.75, True)
+        >>> rlx.buffer.NStep(3, gamma=0.5)(data[:4])["next", "reward"].flatten()
+        tensor([1.7500, 1.7500, 1.5000, 1.0000])
+    """
+
+
+class ReturnToGo(OverBatch, multi_step.ReturnToGo):
+    """Transform that adds the discounted sum of rewards from each step to the end of its stored trajectory.
+
+    Each batch reads all rewards from its steps to the ends of their trajectories. If trajectories are long and the
+    dataset is sampled many times, compute the sums once: ``rlx preprocess --transform return_to_go``. Called with a
+    batch [*B, T], it adds up the rewards up to the ends of its rows.
+
+    Args:
+        gamma: discount factor per step.
+        key: key of the sum: float32 [n, 1].
+
+    Example:
+        >>> transform = rlx.buffer.ReturnToGo(gamma=0.9)
+        >>> buffer = rlx.ReplayBuffer(storage=rlx.open("cartpole"), transform=transform, batch_size=16)
+        >>> buffer.sample()["return_to_go"].shape
+        torch.Size([16, 1])
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
 
-from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex
+from rlx.buffer.protocol import Keys, Rows, Storage
 from rlx.buffer.storage.step_schema import accelerator_of, leaves_of, padded, signed
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.errors import TransformError
@@ -41,13 +41,13 @@ class _Reader:
 class StoredSteps(_Reader):
     """Reader of the storage, which caches the first rows that were read with all keys."""
 
-    def __init__(self, storage: Storage, index: Callable[[], TrajectoryIndex]) -> None:
+    def __init__(self, storage: Storage, index: Callable[[], Neighbours]) -> None:
         self._storage = storage
         self._make_index = index
         self._batch: TensorDictBase | None = None
 
     @cached_property
-    def index(self) -> TrajectoryIndex:
+    def index(self) -> Neighbours:
         """Which rows follow each other."""
         return self._make_index()
 
@@ -132,7 +132,7 @@ class Transformed(_Reader):
         return steps
 
 
-def reader(storage: Storage, transforms: Sequence[Any], index: Callable[[], TrajectoryIndex]) -> Reader:
+def reader(storage: Storage, transforms: Sequence[Any], index: Callable[[], Neighbours]) -> Reader:
     """Read a storage through transforms, the first of which is applied first.
 
     Args:
@@ -187,9 +187,8 @@ class Compose:
         self.transforms: list[Any] = _in_order([part for transform in transforms for part in flat(transform)])
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
-        """Return the batch after the transforms, none of which may need neighbours."""
-        found: TensorDictBase = applied(self.transforms, batch)
-        return found
+        """Return the batch after the transforms; those that need neighbours find them within the batch only."""
+        return over_batch(self, batch)
 
     def inv(self, steps: TensorDictBase) -> TensorDictBase:
         """Return steps in the form to be stored."""
@@ -274,13 +273,23 @@ def _check(transform: Any) -> None:
         )
 
 
+class OverBatch:
+    """Base of transforms that need neighbours: called with a batch, they find them within it only."""
+
+    __slots__ = ()
+
+    def __call__(self: Any, batch: TensorDictBase) -> TensorDictBase:
+        """Return the batch [*B, T] transformed; with ``("collector", "mask")``, steps that it leaves out are zero."""
+        return over_batch(self, batch)
+
+
 def over_batch(transform: Transform, batch: TensorDictBase) -> TensorDictBase:
     """Return the result of a transform for a batch; neighbours are found within the batch only.
 
     Args:
         transform: a callable, a transform that needs neighbours, or a Compose of such.
-        batch: [*B, T] steps; trajectories are distinguished as in a buffer. With ``("collector", "mask")``, steps after
-            the ends of rows are left out, and are zero in the result.
+        batch: [*B, T] steps; no trajectory continues in another row. With ``("collector", "mask")``, steps after the
+            ends of rows are left out, and are zero in the result.
 
     Example:
         >>> from tensordict import TensorDict
@@ -290,22 +299,24 @@ def over_batch(transform: Transform, batch: TensorDictBase) -> TensorDictBase:
         tensor([1.5000, 1.5000, 1.0000])
     """
     around, rest = split(flat(transform))
-    if around:
-        batch = _around(around, batch)
-    for function in rest:
-        batch = function(batch)
-    return batch
+    transformed: TensorDictBase = applied(rest, _around(around, batch) if around else batch)
+    return transformed
 
 
 def _around(transforms: Any, batch: TensorDictBase) -> TensorDictBase:
+    if not batch.batch_dims:
+        raise TransformError(f"batch of shape []: expected [*B, T] steps, to find the neighbours of {transforms[0]!r}")
     mask = batch.get(_MASK, None)
-    steps = batch.reshape(-1) if mask is None else batch[mask]
-    count = len(steps)
-    if not count:
+    if not (batch.batch_size.numel() if mask is None else mask.any()):
         return batch
-    storage = LazyTensorStorage(count, device=batch.device or accelerator_of(leaves_of(steps)) or "cpu")
+    steps = batch.reshape(-1, batch.shape[-1]) if mask is None else batch[mask]
+    count = steps.batch_size.numel()
+    device = batch.device or accelerator_of(leaves_of(steps)) or "cpu"
+    storage = LazyTensorStorage(count, device=device, ndim=steps.batch_dims)
     storage.append(steps)
-    made: Any = reader(storage, transforms, storage.index).read(np.arange(count))
+    row = None if mask is None else np.flatnonzero(mask.numpy(force=True)) // batch.shape[-1]
+    index = storage.index if row is None else lambda: _WithinRows(storage.index(), row, batch.shape[-1])
+    made: Any = reader(storage, transforms, index).read(np.arange(count))
     if mask is None:
         made = made.reshape(batch.shape)
     else:
@@ -314,3 +325,36 @@ def _around(transforms: Any, batch: TensorDictBase) -> TensorDictBase:
     made.names = batch.names
     placed: TensorDictBase = made.clear_device_() if batch.device is None else made.to(batch.device)
     return placed
+
+
+class _WithinRows:
+    """Which steps follow each other in the rows of a batch, whose steps a storage holds one row after the other.
+
+    Args:
+        index: of the storage.
+        row: [n] the row of each step.
+        width: steps of the longest row, at most.
+    """
+
+    def __init__(self, index: Neighbours, row: Rows, width: int) -> None:
+        self._index, self._row, self._width = index, row, width
+
+    def remaining(self, rows: Rows) -> Rows:
+        """Return [n] steps from each one to the end of its trajectory in its row."""
+        steps: Rows = (self.follow(rows, self._width) >= 0).sum(1)
+        return steps
+
+    def follow(self, rows: Rows, steps: int) -> Rows:
+        """Return [n, steps] each step and those that follow it in its row; -1 after the end."""
+        return self._inside(rows[:, None], self._index.follow(rows, steps))
+
+    def after(self, rows: Rows, steps: Rows) -> Rows:
+        """Return [n] the step that is ``steps`` after each one; -1 after the end."""
+        return self._inside(rows, self._index.after(rows, steps))
+
+    def precede(self, rows: Rows, steps: int) -> Rows:
+        """Return [n, steps] the steps before each one in its row, itself last; -1 before the first."""
+        return self._inside(rows[:, None], self._index.precede(rows, steps))
+
+    def _inside(self, rows: Rows, found: Rows) -> Rows:
+        return np.where(self._row[found] == self._row[rows], found, -1)

@@ -1,3 +1,5 @@
+import copy
+import pickle
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rlx.buffer.protocol import Rows
-from rlx.buffer.sampler.slices import SliceSampler, SliceSamplerWithoutReplacement
+from rlx.buffer.sampler.slices import PrioritizedSliceSampler, SliceSampler, SliceSamplerWithoutReplacement
 from rlx.errors import SamplingError, SliceTooLongError
 from tests.buffer.sampler.chance import drawn_like
 from tests.buffer.sampler.listed_storage import ListedStorage, RingedStorage, episodes
@@ -349,3 +351,75 @@ class TestEpochsOfTrajectories:
     def test_whole_trajectories(self, storage: ListedStorage) -> None:
         sampler = SliceSamplerWithoutReplacement(num_slices=2, whole_trajectories=True, seed=0)
         assert sorted(flat(one_epoch(sampler, storage, 1))) == sorted(storage.steps)
+
+
+ARGUMENTS: dict[str, Any] = {
+    "slice_len": 3,
+    "traj_key": "episode",
+    "end_keys": ("end", ("next", "done")),
+    "truncated_key": ("next", "cut"),
+    "init_key": "first",
+    "strict_length": False,
+    "pad_output": True,
+    "cache_values": True,
+}
+ALL = (SliceSampler, SliceSamplerWithoutReplacement, PrioritizedSliceSampler)
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        *((kind, ARGUMENTS) for kind in ALL),
+        *((kind, {"num_slices": 2, "trajectory_key": "id", "end_key": "end"}) for kind in ALL),
+        *((kind, {"num_slices": 2, "whole_trajectories": True, "start_at_reset": True}) for kind in ALL[:2]),
+        (SliceSampler, {"slice_len": 2, "span": (False, 1), "weighting": "trajectory"}),
+        (SliceSampler, {"slice_len": 2, "span": (True, False)}),
+        (SliceSamplerWithoutReplacement, {"slice_len": 2, "drop_last": True, "shuffle": False}),
+        (PrioritizedSliceSampler, {"slice_len": 2, "span": (False, 1), "reduction": "min"}),
+    ],
+)
+def test_arguments_are_attributes(kind: Any, more: dict[str, Any]) -> None:
+    priorities = {"max_capacity": 9, "alpha": 0.5, "beta": 0.5} if kind is PrioritizedSliceSampler else {}
+    sampler = kind(**more, **priorities)
+    assert {name: getattr(sampler, name) for name in more} == more
+
+
+def test_arguments_that_were_not_given() -> None:
+    sampler = SliceSampler(slice_len=2)
+    assert sampler.num_slices is None
+    assert sampler.traj_key is None
+    assert sampler.span == SliceSampler(slice_len=2, span=[False, False]).span == (False, False)
+    with pytest.raises(TypeError, match=r"span \(1, 1, 1\): expected a number, or two"):
+        SliceSampler(slice_len=2, span=[1, 1, 1])
+
+
+def test_another_class_without_replacement() -> None:
+    sampler: Any = SliceSampler(replacement=False, slice_len=2, drop_last=True, shuffle=False, seed=3)
+    assert type(sampler) is SliceSamplerWithoutReplacement
+    assert (sampler.slice_len, sampler.drop_last, sampler.shuffle, sampler.seed) == (2, True, False, 3)
+    assert type(SliceSamplerWithoutReplacement(replacement=False, slice_len=2)) is SliceSamplerWithoutReplacement
+    assert type(pickle.loads(pickle.dumps(sampler))) is SliceSamplerWithoutReplacement
+
+
+class Own(SliceSampler):
+    def __init__(self, length: int = 2, **options: Any) -> None:
+        super().__init__(**{"slice_len": length, **options})
+
+
+def test_a_subclass_has_arguments_of_its_own() -> None:
+    assert Own(5).slice_len == copy.deepcopy(Own(5)).slice_len == 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (SliceSampler, {"drop_last": True}),
+        (SliceSampler, {"shuffle": False}),
+        (Own, {"replacement": False}),
+        (SliceSamplerWithoutReplacement, {"replacement": True}),
+        (PrioritizedSliceSampler, {"replacement": False, "max_capacity": 9, "alpha": 0.5, "beta": 0.5}),
+    ],
+)
+def test_replacement_that_a_sampler_does_not_have(kind: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="replacement"):
+        kind(slice_len=2, **options)

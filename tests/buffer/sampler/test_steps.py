@@ -1,3 +1,5 @@
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -6,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlx.buffer.protocol import Rows
-from rlx.buffer.sampler.steps import RandomSampler, SamplerWithoutReplacement
+from rlx.buffer.sampler.steps import ConsumingSampler, RandomSampler, SamplerWithoutReplacement
 from rlx.errors import SamplingError
 from tests.buffer.sampler.chance import drawn_like
 from tests.buffer.sampler.listed_storage import ListedStorage, episodes
@@ -141,6 +143,113 @@ class TestSamplerWithoutReplacement(SamplerContract):
         rows: list[Rows] = [sampler.sample(Large(50_000_000), 1000)[0] for _ in range(10)]
         assert len(np.unique(np.concatenate(rows))) == 10_000
         assert sum(len(str(value)) for value in sampler.state_dict().values()) < 200
+
+
+class TestConsumingSampler(SamplerContract):
+    def make(self, **seeding: Any) -> ConsumingSampler:
+        return ConsumingSampler(8, **seeding)  # as often as the suite draws
+
+    @given(
+        limit=st.integers(1, 3),
+        lanes=st.integers(1, 3),
+        seed=st.integers(0, 99),
+        acts=st.lists(st.tuples(st.sampled_from(["write", "draw", "save", "empty"]), st.integers(1, 9)), max_size=30),
+    )
+    def test_it_counts_as_a_list_does(self, limit: int, lanes: int, seed: int, acts: list[tuple[str, int]]) -> None:
+        storage, sampler = ListedStorage(6 * lanes, lanes), ConsumingSampler(limit, seed=seed)
+        left: dict[int, int] = {}
+        for act, number in acts:
+            if act == "write":
+                rows = np.concatenate([storage.write(*[(0, "")] * number, lane=lane) for lane in range(lanes)])
+                sampler.extended(storage, rows)
+                left |= dict.fromkeys(rows.tolist(), limit)
+            elif act == "empty":
+                storage.steps.clear()
+                sampler.emptied()
+                left.clear()
+            elif act == "save":
+                state = saved(sampler.state_dict())
+                sampler = ConsumingSampler(limit)
+                sampler.load_state_dict(state)
+            elif not sum(left.values()):
+                with pytest.raises(SamplingError, match=f"cannot draw {number} steps: "):
+                    sampler.sample(storage, number)
+            else:
+                open_rows = {row for row, times in left.items() if times}
+                found = sampler.sample(storage, number)[0].tolist()
+                assert len(found) == len(set(found)) == min(number, len(open_rows))
+                assert set(found) <= open_rows
+                for row in found:
+                    left[row] -= 1
+                assert sampler.ran_out == (not sum(left.values()))
+            assert sampler.available(storage) == sum(map(bool, left.values()))
+
+    @pytest.mark.parametrize("batches", [0, 1, 5])
+    def test_writes_after_restoring(self, batches: int) -> None:
+        storage, sampler, again = filled(20, 30), ConsumingSampler(2, seed=1), ConsumingSampler(2)
+        for _ in range(batches):
+            sampler.sample(storage, 7)
+        again.load_state_dict(saved(sampler.state_dict()))
+        for written in (3, 25, 1, 8):  # fills the ring, and wraps it
+            rows = storage.write(*[(0, "")] * written)
+            for each in (sampler, again):
+                each.extended(storage, rows)
+            for size in (4, 9):
+                one, other = (each.sample(storage, size)[0] for each in (sampler, again))
+                assert np.array_equal(one, other)
+
+    def test_every_step_is_as_likely(self) -> None:
+        storage = filled(12)
+        rows = [ConsumingSampler(seed=seed).sample(storage, 4)[0] for seed in range(1500)]
+        assert drawn_like(np.concatenate(rows), dict.fromkeys(storage.steps, 1.0))
+
+    def test_what_was_stored_before_it_came_is_drawn_too(self) -> None:
+        storage, sampler = filled(5), ConsumingSampler()
+        assert sorted(sampler.sample(storage, 9)[0].tolist()) == [0, 1, 2, 3, 4]
+        sampler.extended(storage, storage.write((0, ""), (0, "")))
+        assert sorted(sampler.sample(storage, 9)[0].tolist()) == [5, 6]
+
+    def test_shards_make_up_the_whole(self) -> None:
+        storage, sampler = filled(10), ConsumingSampler(seed=4)
+        sampler.sample(storage, 3)
+        shards = [sampler.shard(index, 3) for index in range(3)]
+        parts = [shard.sample(storage, 9)[0].tolist() for shard in shards if shard.available(storage)]
+        assert len(flat(parts)) == len(set(flat(parts))) == sampler.available(storage) == 7
+
+    def test_a_state_of_another_limit(self) -> None:
+        with pytest.raises(SamplingError, match="max_sample_count 3: expected 2, as in the state"):
+            ConsumingSampler(3).load_state_dict(ConsumingSampler(2).state_dict())
+
+
+def test_another_class_without_replacement() -> None:
+    sampler: Any = RandomSampler(replacement=False, drop_last=True, shuffle=False, seed=3)
+    assert type(sampler) is SamplerWithoutReplacement
+    assert (sampler.drop_last, sampler.shuffle, sampler.seed) == (True, False, 3)
+    assert type(SamplerWithoutReplacement(replacement=False)) is SamplerWithoutReplacement
+    assert type(pickle.loads(pickle.dumps(RandomSampler()))) is RandomSampler
+
+
+class Own(RandomSampler):
+    def __init__(self, seed: int = 0, **options: Any) -> None:
+        super().__init__(seed=seed, **options)
+
+
+def test_a_subclass_has_arguments_of_its_own() -> None:
+    assert Own(5).seed == copy.deepcopy(Own(5)).seed == 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (RandomSampler, {"drop_last": True}),
+        (RandomSampler, {"shuffle": False}),
+        (Own, {"replacement": False}),
+        (SamplerWithoutReplacement, {"replacement": True}),
+    ],
+)
+def test_replacement_that_a_sampler_does_not_have(kind: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=f"{kind.__name__}: .*replacement"):
+        kind(**options)
 
 
 def test_contract_storage_is_what_it_says() -> None:

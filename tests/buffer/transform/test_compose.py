@@ -7,7 +7,7 @@ from tensordict import TensorDict, TensorDictBase
 import rlx
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.storage.tensors import LazyTensorStorage
-from rlx.buffer.transform import Compose, FrameStack, Inverted, NStep, RewardSign
+from rlx.buffer.transform import Compose, FrameStack, Inverted, NStep, ReturnToGo, RewardSign
 from rlx.errors import TransformError
 from rlx.transform.images import Resize
 
@@ -106,3 +106,57 @@ def test_what_is_no_transform_is_refused_at_once(wrong: Any) -> None:
 def test_a_class_of_transforms_is_no_transform(kind: Any) -> None:
     with pytest.raises(TypeError, match=f"found the class {kind.__name__} itself: give {kind.__name__}"):
         ReplayBuffer(transform=kind)
+
+
+NEIGHBOURLY = [
+    NStep(3, 0.5),
+    ReturnToGo(0.9),
+    FrameStack(3),
+    FrameStack(2, padding="zeros"),
+    Compose(FrameStack(2), RewardSign(), ReturnToGo(0.5), NStep(2, 0.5), double),
+]
+
+
+def rows_of_steps(*shape: int, ids: bool) -> TensorDict:
+    """Steps of many episodes, numbered, which continue from row to row for all that they say themselves."""
+    number = torch.arange(torch.Size(shape).numel()).reshape(*shape, 1)
+    done = number % 5 == 3
+    after = {"a": number + 1, "reward": number.float(), "done": done}
+    steps = TensorDict({"a": number, "observation": number, "next": {**after, "observation": number + 1}}, shape)
+    return steps.set("episode", torch.zeros(shape, dtype=torch.int64)) if ids else steps
+
+
+@pytest.mark.parametrize("transform", NEIGHBOURLY, ids=repr)
+@pytest.mark.parametrize("shape", [(9,), (1, 9), (4, 7), (2, 3, 4), (3, 1), (0, 4)])
+@pytest.mark.parametrize("ids", [False, True])
+def test_a_call_with_a_batch_gives_what_a_buffer_of_each_row_does(
+    transform: Any, shape: tuple[int, ...], ids: bool
+) -> None:
+    batch = rows_of_steps(*shape, ids=ids)
+    kept = batch.clone()
+    found = transform(batch)
+    assert found.shape == batch.shape
+    assert bool((batch == kept).all()), "the batch is left as it is"
+    for row, its in zip(batch.reshape(-1, shape[-1]), found.reshape(-1, shape[-1]), strict=True):
+        stored = ReplayBuffer(storage=LazyTensorStorage(shape[-1]), transform=transform)
+        stored.extend(row)
+        assert bool((stored[:] == its).all())
+        assert set(stored[:].keys(True, True)) == set(its.keys(True, True))
+
+
+@pytest.mark.parametrize("transform", NEIGHBOURLY, ids=repr)
+def test_a_call_with_a_padded_batch_leaves_the_padding_out(transform: Any) -> None:
+    lengths = [3, 1, 0, 3]
+    batch = rows_of_steps(4, 3, ids=False)  # the second row would continue the first
+    batch["collector", "mask"] = torch.arange(3) < torch.tensor(lengths)[:, None]
+    found = transform(batch)
+    assert torch.equal(found["collector", "mask"], batch["collector", "mask"])
+    for row, its, length in zip(batch, found, lengths, strict=True):
+        whole = transform(row[:length].exclude("collector"))
+        assert not length or bool((whole == its[:length].exclude("collector")).all())
+        assert not any(leaf.any() for leaf in its[length:].exclude("collector").values(True, True))
+
+
+def test_a_call_needs_a_dimension_of_time() -> None:
+    with pytest.raises(TransformError, match=r"shape \[\]: expected \[\*B, T\] steps"):
+        NStep(3)(rows_of_steps(3, ids=True)[0])
