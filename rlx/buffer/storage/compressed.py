@@ -41,8 +41,8 @@ _NONE = np.empty(0, np.int64)
 
 def addresses(frames: Frames) -> Addresses:
     """Return [n] where contiguous frames [n, frame_bytes] are in memory."""
-    found: Addresses = address(frames) + np.arange(len(frames)) * frames.shape[1]
-    return found
+    first = address(frames)
+    return np.arange(first, first + frames.size, frames.shape[1])
 
 
 class FrameLog:
@@ -84,7 +84,8 @@ class FrameLog:
         """
         if like is None:
             like = np.zeros(len(frames), np.int64)
-        self._learn(frames[like == 0])
+        if self._every:
+            self._learn(frames[like == 0])
         found, sizes, done = np.empty(len(frames), _REF), np.empty(len(frames), np.int32), 0
         if self._current not in self._pages:
             self._turn_page()
@@ -104,8 +105,6 @@ class FrameLog:
         return found
 
     def _learn(self, frames: Addresses) -> None:
-        if not self._every:
-            return
         every = self._every[0]
         chosen = frames[-self._seen % every :: every].tolist()
         self._references += [ctypes.string_at(frame, self.frame_bytes) for frame in chosen]
@@ -290,7 +289,8 @@ class CompressedStorage(LazyTensorStorage):
         frames, like = np.empty(2 * count, np.int64), np.zeros(2 * count, np.int64)
         frames[::2], frames[1::2] = addresses(now), addresses(after)
         like[2::2] = frames[1:-1:2]
-        like[2 * first] = np.where(known["place"] >= 0, addresses(latest.frames)[lane[first]], 0)
+        before = address(latest.frames) + lane[first] * log.frame_bytes
+        like[2 * first] = before * (known["place"] >= 0)
         found = log.append(frames, like)
         shared = (found["size"] == 0).nonzero()[0]
         continued = (found["size"][2 * first] == 0).nonzero()[0]
