@@ -7,7 +7,7 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rlx.buffer.storage.compressed import IMAGE_BYTES, FrameLog
+from rlx.buffer.storage.compressed import IMAGE_BYTES, FrameLog, addresses
 from rlx.errors import MissingExtraError, OptionError
 
 try:
@@ -64,14 +64,15 @@ class FrameStacks:
         first = self._first(own, now, after)
         is_new = first == own
         at = np.concatenate([own[:, of][is_new[:, of]] for of in (this, then)])
-        made, sizes = self._log.append(np.concatenate((now[is_new[:, this]], after[is_new[:, then]])))
-        unused = np.concatenate((made, self._place[row].reshape(-1), place[:, before].reshape(-1)))
-        np.put(place, at, made)
-        np.put(size, at, sizes)
+        new = np.concatenate((now[is_new[:, this]], after[is_new[:, then]]))
+        made = self._log.append(addresses(new))
+        unused = np.concatenate((made["place"], self._place[row].reshape(-1), place[:, before].reshape(-1)))
+        np.put(place, at, made["place"])
+        np.put(size, at, made["size"])
         place, size = place.take(first), size.take(first)
-        for of in (this, then, then):  # the next observation for the step after this, too
-            self._log.hold(place[:, of].reshape(-1))
-        self._log.release(unused[unused >= 0])
+        # The next observation for the step after this, too.
+        held = np.concatenate([place[:, of].reshape(-1) for of in (this, then, then)])
+        self._log.exchange(held, unused[unused >= 0])
         self._place[row], self._size[row] = place[:, self._stack :], size[:, self._stack :]
         self._latest = _Latest(after.copy(), place[:, then], size[:, then])
 

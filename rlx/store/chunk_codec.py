@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import compress
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -16,7 +18,7 @@ from rlx.errors import CorruptDatasetError
 from rlx.fork import on_fork
 from rlx.store.codec import Codec
 from rlx.store.dictionary import dictionary_metadata, zstandard_dictionary
-from rlx.store.kernel import Kernel
+from rlx.store.kernel import Encoder, Kernel, Numbers, Search, kernel
 from rlx.store.memory import empty_rows
 
 Bytes = bytes | memoryview
@@ -132,14 +134,28 @@ class ZstdChunks:
     def _new_compressor(self) -> zstandard.ZstdCompressor:
         if not self.dictionary:
             return zstandard.ZstdCompressor(level=self.level)
+        trained = zstandard_dictionary(self.dictionary)
+        trained.precompute_compress(compression_params=self._parameters)
+        return zstandard.ZstdCompressor(compression_params=self._parameters, dict_data=trained)
+
+    @property
+    def _parameters(self) -> zstandard.ZstdCompressionParameters:
         # Without the id of the dictionary, which stands beside it: 4 bytes of every frame.
         settings = {"write_dict_id": 0, **_SEARCHES.get(self.level, {})}
-        parameters = zstandard.ZstdCompressionParameters.from_level(
+        return zstandard.ZstdCompressionParameters.from_level(
             self.level, source_size=self.chunk_bytes, dict_size=len(self.dictionary), **settings
         )
-        trained = zstandard_dictionary(self.dictionary)
-        trained.precompute_compress(compression_params=parameters)
-        return zstandard.ZstdCompressor(compression_params=parameters, dict_data=trained)
+
+    def _encoder(self, compiled: Kernel) -> Encoder:
+        encoder: Encoder | None = getattr(self._local, "encoder", None)
+        if encoder is None or encoder.kernel is not compiled:
+            search = None
+            if self.dictionary:
+                found = self._parameters
+                search = Search(*(getattr(found, field[0]) for field in Search._fields_))
+            encoder = Encoder(compiled, self.chunk_bytes, self.level, self.dictionary, search)
+            self._local.encoder = encoder
+        return encoder
 
     @property
     def _decompressor(self) -> zstandard.ZstdDecompressor:
@@ -159,6 +175,25 @@ class ZstdChunks:
         buffer = zstandard.BufferWithSegments(np.ascontiguousarray(rows).data.cast("B"), segments.tobytes())
         encoded = self._compressor.multi_compress_to_buffer(buffer, threads=0)
         return [encoded[i].tobytes() for i in range(len(encoded))]
+
+    def encode_at(self, rows: Numbers, like: Numbers, out: NDArray[np.uint8], sizes: NDArray[np.int32]) -> int:
+        """Encode rows at these addresses into ``out``, as ``Encoder.encode`` does, whose search finds other matches."""
+        if (compiled := kernel()) is not None:
+            return self._encoder(compiled).encode(rows, like, out, sizes)
+        content = [ctypes.string_at(row, self.chunk_bytes) for row in rows.tolist()]
+        is_new = [
+            not other or row != ctypes.string_at(other, self.chunk_bytes)
+            for row, other in zip(content, like.tolist(), strict=True)
+        ]
+        joined = b"".join(compress(content, is_new))
+        encoded = self.encode(np.frombuffer(joined, np.uint8).reshape(-1, self.chunk_bytes))
+        sizes[:] = 0
+        sizes[is_new] = [len(frame) for frame in encoded]
+        ends = np.cumsum(sizes, dtype=np.int64)
+        count = int(np.searchsorted(ends, len(out), side="right"))
+        fitting = b"".join(encoded[: sum(is_new[:count])])
+        out[: len(fitting)] = np.frombuffer(fitting, np.uint8)
+        return count
 
     def decode(self, chunks: Sequence[Bytes]) -> NDArray[np.uint8]:
         """Return the rows of the zstd frames."""

@@ -71,17 +71,29 @@ class Evidence:
         read: returns the observations [n, ...] of the steps at rows [n], now or (True) next.
         origin: [rows] the row of a dataset, or of another buffer, that each step was read from; -1 without.
         has_observations: whether ``read`` returns any.
+        shared: returns [n] whether steps at rows [n] are known to start where those before [n] led to, unread.
     """
 
-    def __init__(self, read: Read, origin: Rows | None = None, *, has_observations: bool = True) -> None:
+    def __init__(
+        self,
+        read: Read,
+        origin: Rows | None = None,
+        *,
+        has_observations: bool = True,
+        shared: Callable[[Rows, Rows], Flags] | None = None,
+    ) -> None:
         self._read = read
         self._origin = origin
         self.has_observations = has_observations
+        self._shared = shared
 
     def alike(self, before: Rows, rows: Rows) -> Flags:
         """Return [n] whether each step at ``rows`` starts from the next observation of the one at ``before``."""
+        if self._shared is not None and not (alike := self._shared(before, rows)).all():
+            alike[~alike] = Evidence(self._read).alike(before[~alike], rows[~alike])
+            return alike
         alike = np.ones(len(rows), bool)
-        for first in range(0, len(rows), _AT_ONCE):
+        for first in range(0, 0 if self._shared else len(rows), _AT_ONCE):
             part = slice(first, first + _AT_ONCE)
             for now, after in zip(self._read(rows[part], False), self._read(before[part], True), strict=True):
                 alike[part] &= ~_differ(now, after)

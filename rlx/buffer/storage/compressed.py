@@ -1,7 +1,7 @@
 """Steps in memory with compressed images; a ``next`` observation and the following observation share one."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import ctypes
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlx.buffer.index.continuity import Leaves, Path, bytes_of
+from rlx.buffer.index.continuity import Flags, Leaves, Path, bytes_of
 from rlx.buffer.index.ring import run_starts
 from rlx.buffer.protocol import Rows
 from rlx.buffer.storage.ring import RingStorage
@@ -25,6 +25,11 @@ from rlx.store.memory import empty_rows
 
 Frames = NDArray[np.uint8]
 Places = NDArray[np.int64]
+Addresses = NDArray[np.int64]
+
+Refs = NDArray[np.void]
+# Where a frame is, -1 for nowhere, and its compressed bytes.
+_REF = np.dtype([("place", np.int64), ("size", np.int32)])
 
 _PAGE_BYTES = 1 << 20
 # A place is the number of its page and the offset in it.
@@ -32,6 +37,13 @@ _PAGE = 1 << 32
 # A dictionary is made of as many frames, spread over the first 512 and then over the first 8,192.
 _LEARNED = 128
 _EVERY = (4, 64)
+_NONE = np.empty(0, np.int64)
+
+
+def addresses(frames: Frames) -> Addresses:
+    """Return [n] where contiguous frames [n, frame_bytes] are in memory."""
+    first = address(frames)
+    return np.arange(first, first + frames.size, frames.shape[1])
 
 
 class FrameLog:
@@ -44,8 +56,8 @@ class FrameLog:
     def __init__(self, frame_bytes: int, level: int) -> None:
         self.frame_bytes = frame_bytes
         self._level = level
-        self._codecs = [ZstdChunks(frame_bytes, level)]
-        self._references: list[Frames] = []
+        self._codec = ZstdChunks(frame_bytes, level)
+        self._references: list[bytes] = []
         self._every = list(_EVERY)
         self._seen = 0
         self.clear()
@@ -63,60 +75,71 @@ class FrameLog:
         """Bytes of memory taken by frames."""
         return sum(len(page) for page in self._pages.values())
 
-    def append(self, frames: Frames) -> tuple[Places, NDArray[np.int32]]:
-        """Return [n] where frames [n, frame_bytes] are now, held once, and [n] their compressed bytes."""
-        self._learn(frames)
-        encoded = self._codecs[-1].encode(frames)
-        sizes = np.array([len(frame) for frame in encoded], np.int32)
-        ends = np.cumsum(sizes, dtype=np.int64)
-        places = np.empty(len(encoded), np.int64)
-        done = 0
-        while done < len(encoded):
-            before = int(ends[done] - sizes[done])
-            room = self._room(int(sizes[done]))
-            stop = int(np.searchsorted(ends, before + room, side="right"))
-            data = b"".join(encoded[done:stop])
-            self._pages[self._current][self._filled : self._filled + len(data)] = np.frombuffer(data, np.uint8)
-            places[done:stop] = self._current * _PAGE + self._filled + ends[done:stop] - sizes[done:stop] - before
-            self._filled += len(data)
-            self.hold(places[done:stop])
-            done = stop
-        return places, sizes
+    def append(self, frames: Addresses, like: Addresses | None = None) -> Refs:
+        """Return [n] where frames are now, held once by the caller.
 
-    def _learn(self, frames: Frames) -> None:
-        if not self._every:
-            return
+        Args:
+            frames: [n] addresses of the frames.
+            like: [n] address of a frame that each may repeat, which is held already; 0 for none. One that does is not
+                kept again: its size is 0, and its place is not set.
+        """
+        if like is None:
+            like = np.zeros(len(frames), np.int64)
+        if self._every:
+            self._learn(frames[like == 0])
+        found, sizes, done = np.empty(len(frames), _REF), np.empty(len(frames), np.int32), 0
+        if self._current not in self._pages:
+            self._turn_page()
+        while done < len(frames):
+            free = self._pages[self._current][self._filled :]
+            count = self._codec.encode_at(frames[done:], like[done:], free, sizes[done:])
+            if count:
+                written = sizes[done : done + count]
+                ends = self._current * _PAGE + self._filled + np.cumsum(written, dtype=np.int64)
+                found["place"][done : done + count] = ends - written
+                self._filled = int(ends[-1]) % _PAGE
+                self._used[self._current] += int(np.count_nonzero(written))
+                done += count
+            if done < len(frames):
+                self._turn_page(int(sizes[done]))
+        found["size"] = sizes
+        return found
+
+    def _learn(self, frames: Addresses) -> None:
         every = self._every[0]
-        self._references += list(frames[-self._seen % every :: every].copy())
+        chosen = frames[-self._seen % every :: every].tolist()
+        self._references += [ctypes.string_at(frame, self.frame_bytes) for frame in chosen]
         self._seen += len(frames)
         if len(self._references) >= _LEARNED:
-            dictionary = trained_dictionary([np.stack(self._references[:_LEARNED])], self.frame_bytes, self._level)
-            self._codecs.append(ZstdChunks(self.frame_bytes, self._level, dictionary))
+            references = np.frombuffer(b"".join(self._references[:_LEARNED]), np.uint8).reshape(_LEARNED, -1)
+            dictionary = trained_dictionary([references], self.frame_bytes, self._level)
+            self._codec = ZstdChunks(self.frame_bytes, self._level, dictionary)
             del self._every[0]
             self._references = self._references[:: self._every[0] // every] if self._every else []
-            self._filled = _PAGE  # frames compressed against it need a page of their own
+            self._turn_page()  # frames compressed against it need a page of their own
 
-    def _room(self, needed: int) -> int:
-        """Return bytes left in the current page; a new one if those are fewer than needed."""
-        if self._current not in self._pages or self._filled + needed > len(self._pages[self._current]):
-            self._drop_unused(self._current)
-            self._current += 1
-            self._filled = 0
-            self._pages[self._current] = np.empty(max(_PAGE_BYTES, needed), np.uint8)
-            self._codec_of[self._current] = self._codecs[-1]
-        return len(self._pages[self._current]) - self._filled
+    def _turn_page(self, needed: int = 0) -> None:
+        self._drop_unused(self._current)
+        self._current += 1
+        self._filled = 0
+        self._pages[self._current] = np.empty(max(_PAGE_BYTES, needed), np.uint8)
+        self._codec_of[self._current] = self._codec
+        self._used[self._current] = 0
 
-    def hold(self, places: Places) -> None:
-        """Count a user of these frames."""
-        for page, count in _counts(places):
-            self._used[page] = self._used.get(page, 0) + count
-
-    def release(self, places: Places) -> None:
-        """Drop a user of these frames; free pages without used frames."""
-        for page, count in _counts(places):
-            self._used[page] -= count
-            if page != self._current:
-                self._drop_unused(page)
+    def exchange(self, held: Places, released: Places) -> None:
+        """Count a user of each of some frames, and one less of others; free pages without used frames."""
+        if not len(held) + len(released):
+            return
+        pages = np.concatenate([held, released]) // _PAGE
+        first = int(pages.min())
+        pages -= first
+        count = int(pages.max()) + 1
+        more, less = (np.bincount(part, minlength=count) for part in (pages[: len(held)], pages[len(held) :]))
+        for page, change in enumerate((more - less).tolist(), first):
+            if change:
+                self._used[page] += change
+                if page != self._current:
+                    self._drop_unused(page)
 
     def _drop_unused(self, page: int) -> None:
         if not self._used.get(page):
@@ -162,19 +185,15 @@ class FrameLog:
         return decoded if len(unique) == len(places) and (np.diff(inverse) == 1).all() else decoded[inverse]
 
 
-def _counts(places: Places) -> Iterable[tuple[int, int]]:
-    return Counter((places // _PAGE).tolist()).items()
-
-
 IMAGE_BYTES = 1024
 
 
 @dataclass(slots=True)
-class _Refs:
-    """Where the frames of one key are: [max_size] places, -1 where nothing is, and [max_size] compressed bytes."""
+class _Latest:
+    """The last next observation of each lane, which the lane's next step is likely to start with, and where it is."""
 
-    place: NDArray[np.int64]
-    size: NDArray[np.int32]
+    frames: Frames
+    refs: Refs
 
 
 class CompressedStorage(LazyTensorStorage):
@@ -201,13 +220,13 @@ class CompressedStorage(LazyTensorStorage):
         super().__init__(max_size, ndim=ndim)
         self._level = level
         self._logs: dict[Path, FrameLog] = {}
-        self._refs: dict[Path, _Refs] = {}
-        self._latest: dict[Path, dict[int, tuple[Frames, int, int]]] = {}
+        self._refs: dict[Path, Refs] = {}
+        self._latest: dict[Path, _Latest] = {}
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory that steps take."""
-        refs = sum(refs.place.nbytes + refs.size.nbytes for refs in self._refs.values())
+        refs = sum(refs.nbytes for refs in self._refs.values())
         return refs + sum(log.nbytes for log in self._logs.values()) + sum(t.nbytes for t in self._tensors.values())
 
     def _allocate(self) -> None:
@@ -218,7 +237,7 @@ class CompressedStorage(LazyTensorStorage):
             if row_bytes < IMAGE_BYTES:
                 small[path] = torch.empty(self.max_size, *shape, dtype=dtype)
                 continue
-            self._refs[path] = _Refs(np.full(self.max_size, -1, np.int64), np.zeros(self.max_size, np.int32))
+            self._refs[path] = _nowhere(self.max_size)
             self._logs.setdefault(self._log_of(path), FrameLog(row_bytes, self._level))
         self._hold(small)
 
@@ -234,7 +253,7 @@ class CompressedStorage(LazyTensorStorage):
         for log in self._logs.values():
             log.clear()
         for refs in self._refs.values():
-            refs.place.fill(-1)
+            refs["place"] = -1
 
     def _append(self, rows: Rows, leaves: Leaves) -> None:
         super()._append(rows, {path: leaf for path, leaf in leaves.items() if path in self._tensors})
@@ -255,62 +274,46 @@ class CompressedStorage(LazyTensorStorage):
             if after in frames and self._log_of(after) == key:
                 self._write_pairs(log, key, rows, frames[key], frames[after])
             else:
-                place, size = log.append(frames[key])
-                self._put(log, key, rows, place, size)
-                log.release(place)
+                found = log.append(addresses(frames[key]))
+                log.exchange(_NONE, self._put(key, rows, found))
 
     def _write_pairs(self, log: FrameLog, key: Path, rows: Rows, now: Frames, after: Frames) -> None:
         """Write observations and next ones; an observation that was the next of the step before only once."""
-        known = np.zeros(len(rows), bool)
-        place, size = np.empty(len(rows), np.int64), np.empty(len(rows), np.int32)
-        lane = rows // self._ring.size
-        known[1:] = (lane[1:] == lane[:-1]) & (now[1:] == after[:-1]).all(axis=1)
-        latest = self._latest.setdefault(key, {})
-        starts = run_starts(lane)
-        seen = {
-            start: latest[b] for start, b in zip(starts.tolist(), lane[starts].tolist(), strict=True) if b in latest
-        }
-        same = {start: found for start, found in seen.items() if np.array_equal(now[start], found[0])}
-        new = np.flatnonzero(~known & ~np.isin(np.arange(len(rows)), list(same)))
+        ring, count = self._ring, len(rows)
+        latest = self._latest.get(key)
+        if latest is None:
+            latest = _Latest(np.empty((ring.lanes, log.frame_bytes), np.uint8), _nowhere(ring.lanes))
+            self._latest[key] = latest
+        lane = rows // ring.size
+        first = run_starts(lane)
+        known = latest.refs[lane[first]]
         # In the order of time, so that a slice is contiguous in memory.
-        order = np.argsort(np.concatenate([2 * new, 2 * np.arange(len(rows)) + 1]), kind="stable")
-        places, sizes = log.append(np.concatenate([now[new], after])[order])
-        back = np.argsort(order, kind="stable")
-        places, sizes = places[back], sizes[back]
-        place[new], size[new] = places[: len(new)], sizes[: len(new)]
-        after_place, after_size = places[len(new) :], sizes[len(new) :]
-        shared = np.flatnonzero(known)
-        place[shared], size[shared] = after_place[shared - 1], after_size[shared - 1]
-        for start, (_, old_place, old_size) in same.items():
-            place[start], size[start] = old_place, old_size
-        self._put(log, key, rows, place, size)
-        self._put(log, ("next", *key), rows, after_place, after_size)
-        log.release(places)
-        self._keep_latest(log, latest, lane, np.append(starts[1:], len(rows)) - 1, after, after_place, after_size)
+        frames, like = np.empty(2 * count, np.int64), np.zeros(2 * count, np.int64)
+        frames[::2], frames[1::2] = addresses(now), addresses(after)
+        like[2::2] = frames[1:-1:2]
+        before = address(latest.frames) + lane[first] * log.frame_bytes
+        like[2 * first] = before * (known["place"] >= 0)
+        found = log.append(frames, like)
+        shared = (found["size"] == 0).nonzero()[0]
+        continued = (found["size"][2 * first] == 0).nonzero()[0]
+        found[shared] = found[shared - 1]
+        found[2 * first[continued]] = known[continued]
+        last = np.full(ring.lanes, -1)
+        last[lane] = np.arange(1, 2 * count, 2)  # rows of a lane may be apart
+        lanes = (last >= 0).nonzero()[0]
+        last = last[lanes]
+        old = latest.refs["place"][lanes]
+        held = [found["place"][shared], found["place"][last]]
+        released = [self._put(key, rows, found[::2]), self._put(("next", *key), rows, found[1::2]), old[old >= 0]]
+        log.exchange(np.concatenate(held), np.concatenate(released))
+        latest.frames[lanes], latest.refs[lanes] = after[last // 2], found[last]
 
-    def _put(self, log: FrameLog, path: Path, rows: Rows, place: Rows, size: NDArray[np.int32]) -> None:
+    def _put(self, path: Path, rows: Rows, found: Refs) -> Places:
+        """Let rows of a key refer to frames that are held for them; return the places that they referred to."""
         refs = self._refs[path]
-        log.hold(place)
-        old = refs.place[rows]
-        refs.place[rows], refs.size[rows] = place, size
-        log.release(old[old >= 0])
-
-    def _keep_latest(
-        self,
-        log: FrameLog,
-        latest: dict[int, tuple[Frames, int, int]],
-        lane: Rows,
-        last: Rows,
-        after: Frames,
-        place: Rows,
-        size: NDArray[np.int32],
-    ) -> None:
-        """Remember the last next observation of every lane, which the lane's next step is likely to start with."""
-        log.hold(place[last])
-        lanes = lane[last].tolist()
-        log.release(np.array([latest[b][1] for b in lanes if b in latest], np.int64))
-        for b, i in zip(lanes, last.tolist(), strict=True):
-            latest[b] = after[i].copy(), int(place[i]), int(size[i])
+        old: Places = refs["place"][rows]
+        refs[rows] = found
+        return old[old >= 0]
 
     def _read(self, rows: Rows, paths: Sequence[Path]) -> Leaves:
         small = super()._read(rows, [path for path in paths if path in self._tensors])
@@ -319,6 +322,17 @@ class CompressedStorage(LazyTensorStorage):
 
     _observations = RingStorage._observations
 
+    def _shared(self, paths: Sequence[Path]) -> Callable[[Rows, Rows], Flags] | None:
+        if not paths or any(path not in self._refs for path in paths):
+            return None
+        pairs = [(self._refs[path], self._refs["next", *path]) for path in paths]
+
+        def shared(before: Rows, rows: Rows) -> Flags:
+            same: Flags = np.logical_and.reduce([now["place"][rows] == then["place"][before] for now, then in pairs])
+            return same
+
+        return shared
+
     def _read_images(self, rows: Rows, paths: Sequence[Path]) -> Leaves:
         leaves = {}
         for key, log in self._logs.items():
@@ -326,11 +340,17 @@ class CompressedStorage(LazyTensorStorage):
             if not wanted:
                 continue
             refs = [self._refs[path] for path in wanted]
-            place, size = (np.concatenate([getattr(r, name)[rows] for r in refs]) for name in ("place", "size"))
-            decoded = log.read(place, size).reshape(len(wanted), len(rows), log.frame_bytes)
+            found = np.concatenate([ref[rows] for ref in refs])
+            decoded = log.read(found["place"], found["size"]).reshape(len(wanted), len(rows), log.frame_bytes)
             for path, frames in zip(wanted, decoded, strict=True):
                 leaves[path] = _tensor(frames, *self._schema[path])
         return leaves
+
+
+def _nowhere(count: int) -> Refs:
+    refs = np.zeros(count, _REF)
+    refs["place"] = -1
+    return refs
 
 
 def _log_key(path: Path) -> Path:

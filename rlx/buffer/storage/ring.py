@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -446,7 +446,16 @@ class RingStorage(SavedSteps, Storage, ABC):
         paths = [path for path in observed(schema, self.observation_keys) if schema[path] == schema["next", *path]]
         if not paths and self._provenance.origin is None:
             return None
-        return Evidence(partial(self._observations, paths), self._provenance.origin, has_observations=bool(paths))
+        return Evidence(
+            partial(self._observations, paths),
+            self._provenance.origin,
+            has_observations=bool(paths),
+            shared=self._shared(paths),
+        )
+
+    def _shared(self, paths: Sequence[Path]) -> Callable[[Rows, Rows], Flags] | None:  # noqa: ARG002
+        """Return what knows without reading them that next observations and observations are the same, if anything."""
+        return None
 
     def _observations(self, paths: Sequence[Path], rows: Rows, after: bool) -> Sequence[torch.Tensor]:
         """Return these observations of the steps at rows, now or (True) next."""

@@ -133,6 +133,7 @@ def fitted(given: Leaves, schema: StepSchema, shape: tuple[int, ...]) -> dict[Pa
         elif (
             leaf.layout is not torch.strided
             or leaf.is_nested
+            or leaf.is_meta
             or leaf.dtype != dtype
             or leaf.shape != (shape + rest if shape else rest)
         ):
