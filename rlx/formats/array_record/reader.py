@@ -22,9 +22,9 @@ from rlx.formats.array_record.record import (
     Array,
     Record,
     RecordSteps,
-    flags_of,
     length_of,
     parse,
+    record_flags,
     shown,
     text_rows,
 )
@@ -284,7 +284,7 @@ def _kind(value: Any, count: int, name: str, noted: Mapping[str, Field]) -> RowT
 
 
 def _without_outcome(root: Path, names: Sequence[str], records: int, *, has_ends: bool) -> int:
-    """Return how many steps have no recorded outcome: the last of every record, unless it terminated."""
+    """Return how many steps have no recorded outcome: the last of every record, unless it ended an episode."""
     if not has_ends:
         return records
     count = 0
@@ -293,8 +293,8 @@ def _without_outcome(root: Path, names: Sequence[str], records: int, *, has_ends
             for number in range(file.count):
                 record, place = _parsed(file, number), f"{file.path}: record {number}"
                 length = length_of(record, place)
-                terminated, truncated = (flags_of(record.get(flag), length, f"{place}: {flag}") for flag in FLAGS)
-                count += int((truncated & ~terminated).sum()) + int(not (terminated | truncated)[-1])
+                ends = [record_flags(record.get(flag), length, f"{place}: {flag}")[-1] for flag in FLAGS]
+                count += not any(ends)
     return count
 
 

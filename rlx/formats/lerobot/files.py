@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError
+from rlx.formats.common.fields import flags_of
 from rlx.formats.common.parquet_file import ParquetFile, opened
 from rlx.formats.common.rows.episodes import Batch, RowEpisode, RowStream
 from rlx.formats.lerobot.columns import Feature
@@ -72,7 +73,7 @@ def _scanned(
             place = np.searchsorted(stops, rows, side="right")
             if (numbers != np.array([episode.number for episode in episodes])[place]).any():
                 raise CorruptShardError(f"{path}: {EPISODE}: expected the episodes in order, as long as listed")
-            columns = {flag: plain_rows(path, flag, batch[flag]) != 0 for flag in flags}
+            columns = {flag: flags_of(plain_rows(path, flag, batch[flag]), f"{path}: {flag}", row) for flag in flags}
             last = stops[(stops > row) & (stops <= row + len(numbers))] - row - 1
             found += _ends({flag: column[last] for flag, column in columns.items()}, len(last))
             if times:

@@ -27,7 +27,7 @@ from rlx.formats.common.fields import (
 from rlx.formats.common.parquet_file import ParquetFile, opened
 from rlx.formats.common.pictures import lossy_encoding, lossy_notes
 from rlx.formats.common.provenance import FILE_NAME, KEY, read_notes_beside
-from rlx.formats.common.rows.episodes import Batch, RowStream, shard_bounds, without_outcome
+from rlx.formats.common.rows.episodes import Batch, RowStream, ending_notes, shard_bounds
 from rlx.formats.common.rows.table import picture_file
 from rlx.formats.common.source import batch_rows, id_of
 from rlx.formats.lerobot.columns import Feature, add_fields, described, is_noted, read_features, read_tasks
@@ -220,7 +220,7 @@ def open_lerobot(path: Path) -> LeRobot:
             raise CorruptShardError(
                 f"{path / INFO}: {name}: expected {count:,} as {listed} lists, found {info.get(name)!r:.80}"
             )
-    notes |= without_outcome(episodes)
+    notes |= ending_notes(episodes)
     left = iter(episodes)
     data = tuple(replace(file, episodes=tuple(islice(left, len(file.episodes)))) for file in data)
     notes |= _lossy(path / data[0].name, features)

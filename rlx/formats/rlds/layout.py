@@ -83,7 +83,10 @@ class Feature:
         if self.encoding == "none":
             if not isinstance(values, np.ndarray) or len(values) % max(1, size):
                 raise MalformedError(f"expected {self.dtype}{list(self.shape)} per step, found {_found(values)}")
-            rows = values[start * size : stop * size].astype(self.dtype, casting="unsafe")
+            stored = values[start * size : stop * size]
+            rows = stored.astype(self.dtype, casting="unsafe")
+            if (changed := (rows != stored) & (stored == stored)).any():
+                raise MalformedError(f"expected {self.dtype}{list(self.shape)}, found {stored[changed][0]}")
             return rows.reshape(stop - start, *self.shape)
         if not isinstance(values, list):
             raise MalformedError(f"expected a text per step, found {_found(values)}")

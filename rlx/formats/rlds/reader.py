@@ -21,6 +21,7 @@ from rlx.formats.common.fields import (
     ExtraFields,
     check_field,
     expecting,
+    flags_of,
     missing_field,
     not_taken_note,
     with_flags,
@@ -174,7 +175,7 @@ class RLDS:
                     episode = Episode(values, self.features, self.schema, first + number, split)
                     dropped[SINGLE] += episode.steps == 0
                     yield from episode.blocks()
-                except MalformedError as exc:
+                except (MalformedError, CorruptShardError) as exc:
                     raise CorruptShardError(f"{path} is corrupt: record {number}: {exc}") from exc
                 found = number + 1
             if found != expected:
@@ -285,6 +286,7 @@ class Episode:
 
     Raises:
         MalformedError: features are missing, or of different lengths.
+        CorruptShardError: a flag is not 0 or 1.
     """
 
     def __init__(
@@ -313,7 +315,7 @@ class Episode:
             )
         self._terminated, self._from_reset = bool(terminal[-1]), bool(first[0])
         self._number = self._number_at(EPISODE_ID, place)
-        self._is_cut = bool(self._number_at(CUT, 0))
+        self._is_cut = bool(flags_of(np.array([self._number_at(CUT, 0)]), CUT))
         for name, feature in features.items():
             found = feature.count(self._feature(name))
             if found != self.steps + 1:
@@ -339,10 +341,7 @@ class Episode:
             rows = self._features[name].rows(self._feature(name), start, stop)
         except MalformedError as exc:
             raise MalformedError(f"steps/{name}: {exc}") from exc
-        try:
-            check_field(name, self._schema[name], rows, f"steps/{name}", start)
-        except CorruptShardError as exc:
-            raise MalformedError(str(exc)) from exc  # reported with the record's number
+        check_field(name, self._schema[name], rows, f"steps/{name}", start)
         return rows
 
     def _feature(self, name: str) -> Values:
@@ -353,10 +352,9 @@ class Episode:
 
     def _flags(self, name: str) -> NDArray[np.bool_]:
         values = self._values.get(f"steps/{name}")
-        if not isinstance(values, np.ndarray) or values.dtype != np.int64:
+        if not isinstance(values, np.ndarray):
             raise MalformedError(f"steps/{name}: expected one flag per step, found none")
-        flags: NDArray[np.bool_] = values != 0
-        return flags
+        return flags_of(values, f"steps/{name}")
 
     def _number_at(self, name: str, otherwise: int) -> int:
         values = self._values.get(name)

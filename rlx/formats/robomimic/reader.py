@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
 
 from rlx.errors import CorruptShardError, SourceError
-from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, expecting, not_taken_note
+from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, expecting, flags_of, not_taken_note
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.episodes import Hdf5Episodes, field_shape, find_extras, leaves_of, rows_in
 from rlx.formats.common.hdf5.text import is_text
-from rlx.formats.common.rows.episodes import RowEpisode, shard_bounds, without_outcome
+from rlx.formats.common.rows.episodes import RowEpisode, ending_notes, shard_bounds
 from rlx.formats.robomimic import ACTIONS, ATTRIBUTES, DONES, KNOWN, LAYOUT, NEXT, OBS, RECORDED, REWARDS, STEPS
 from rlx.schema import FLAGS, TEXT, Field, Role, Schema
 
@@ -51,7 +52,7 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
             fields["dones"] = Field(hdf5_file.numbers(file, paths["dones"].format(demos[0])).dtype.name, (), Role.NEXT)
         for other in others:
             extras.leave(other, NOT_OF_STEPS)
-        notes = {**_notes(file, said), **without_outcome(episodes), **not_taken_note(extras.not_taken)}
+        notes = {**_notes(file, said), **ending_notes(episodes), **not_taken_note(extras.not_taken)}
         schema = Schema(fields)
     bounds = shard_bounds(episode.rows for episode in episodes)
     return Hdf5Episodes(
@@ -132,9 +133,11 @@ def _episode(file: h5py.File, number: int, *, final_recorded: bool) -> tuple[Row
     there = hdf5_file.attributes(demo)
     if STEPS in there and (said := hdf5_file.integer(demo, STEPS)) != rows:
         raise CorruptShardError(f"{file.filename}: {demo.name}: expected {said:,} samples, found {rows:,} actions")
-    dones = hdf5_file.read_finite(hdf5_file.numbers(demo, DONES, rows=rows), 0, rows).reshape(rows, -1) != 0
+    dones = hdf5_file.read_flags(hdf5_file.numbers(demo, DONES, rows=rows), 0, rows).reshape(rows, -1)
     terminated = bool(rows and dones[-1].any())
     values = {name: hdf5_file.integer(demo, name) for name in RECORDED if name in there}
+    for name in values.keys() - {"episode"}:
+        flags_of(np.array([values[name]]), f"{file.filename}: {demo.name}: {name} (an attribute)")
     episode = RowEpisode(
         values.get("episode", number),
         rows,

@@ -119,7 +119,7 @@ def row(number: int, value: Any) -> Change:
     return change
 
 
-def test_a_truncated_episode_loses_its_last_step(tmp_path: Path) -> None:
+def test_a_truncated_episode_keeps_its_last_step(tmp_path: Path) -> None:
     path = copy(tmp_path)
     feature("next.truncated", dtype="bool", shape=[1])(path)
     table = pyarrow.parquet.read_table(path / DATA)
@@ -127,13 +127,10 @@ def test_a_truncated_episode_loses_its_last_step(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(table.append_column("next.truncated", truncated), path / DATA)
     source, dropped = open_lerobot(path), Counter[str]()
     first, *_ = merge(source.blocks(0, dropped), source.schema)
-    assert (first.steps, first["terminated"][-1], first["truncated"][-1], first.final_recorded) == (
-        3,
-        False,
-        True,
-        True,
-    )
-    assert dropped == {"step_whose_outcome_is_not_recorded": 1}
+    ending = (first.steps, first["terminated"][-1], first["truncated"][-1], first.final_recorded)
+    assert ending == (4, False, True, False)
+    assert not dropped
+    assert source.notes["truncations_without_final_observation"] == 1
 
 
 def test_a_robot_has_no_rewards(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SchemaMismatchError
 from rlx.files.disk import check_readable
-from rlx.formats.common.fields import check_finite
+from rlx.formats.common.fields import flags_of
 from rlx.formats.common.hdf5.chunks import check_chunks
 from rlx.formats.common.provenance import KEY, read_notes
 
@@ -167,11 +167,9 @@ def is_numbers(found: h5py.Dataset) -> bool:
     return bool(found.dtype.kind in "biuf" and found.dtype.itemsize <= 8 and found.ndim > 0)
 
 
-def read_finite(source: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
-    """Return rows of a dataset; raises CorruptShardError if they have NaN or infinity."""
-    rows = read(source, start, stop)
-    check_finite(rows, place(source), start)
-    return rows
+def read_flags(source: h5py.Dataset, start: int, stop: int) -> NDArray[np.bool_]:
+    """Return rows of flags; raises CorruptShardError unless each is 0 or 1."""
+    return flags_of(read(source, start, stop), place(source), start)
 
 
 def scalar(parent: h5py.Group, name: str) -> Any:
