@@ -15,7 +15,7 @@ from tests.contracts.dataset_exporter import whole_dataset
 from tests.contracts.source import read
 from tests.extra_keys import ADD, IMPOSSIBLE, KINDS, Values
 
-FIELDS = ("numbers", "vectors")
+FIELDS = ("numbers", "vectors", "no numbers")
 CASES = [(format, kind) for format in ADD for kind in KINDS if kind not in IMPOSSIBLE.get(format, ())]
 
 

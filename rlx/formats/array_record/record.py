@@ -297,7 +297,7 @@ class RecordSteps:
 def length_of(record: Record, place: str) -> int:
     """Return T of a record; raises CorruptShardError if it is missing."""
     length = record.get(LENGTH)
-    if type(length) is not int or not 0 < length < _MAX_STEPS:
+    if type(length) is not int or not 0 <= length < _MAX_STEPS:
         raise CorruptShardError(f"{place}: {LENGTH}: expected a number of steps, found {reprlib.repr(length):.80}")
     return length
 

@@ -63,8 +63,8 @@ def listed_episodes(root: Path, info: Mapping[str, Any], videos: Sequence[str]) 
     place = root / (EPISODE_LINES if is_old(info) else EPISODES)
     if numbers != list(range(len(numbers))):
         raise CorruptShardError(f"{place}: {EPISODE}: expected 0, 1, 2 and so on, found {numbers[:20]!s:.200}")
-    if bad := [episode.rows for episode in episodes if not 0 < episode.rows < _MAX_NUMBER]:
-        raise CorruptShardError(f"{place}: {LENGTH}: expected at least one step, found {bad[0]}")
+    if bad := [episode.rows for episode in episodes if not 0 <= episode.rows < _MAX_NUMBER]:
+        raise CorruptShardError(f"{place}: {LENGTH}: expected a number of steps, found {bad[0]}")
     return _with_stops(episodes)
 
 

@@ -195,7 +195,7 @@ class ArrowEpisode(StoredEpisode):
         if math.prod(shape) != math.prod(field.shape):
             raise self._corrupt(name, f"{list(field.shape)} in every row", str(list(shape)))
         rows = column_rows(column[:count], (field.dtype, shape), place, is_picture=is_picture)
-        return np.concatenate([rows.reshape(-1, *field.shape), field.zeros(len(column) - count)])
+        return np.concatenate([rows.reshape(count, *field.shape), field.zeros(len(column) - count)])
 
 
 def _checked(path: Path, steps: Any, rows: int) -> int:

@@ -133,7 +133,7 @@ def _episode(file: h5py.File, number: int, *, final_recorded: bool) -> tuple[Row
     there = hdf5_file.attributes(demo)
     if STEPS in there and (said := hdf5_file.integer(demo, STEPS)) != rows:
         raise CorruptShardError(f"{file.filename}: {demo.name}: expected {said:,} samples, found {rows:,} actions")
-    dones = hdf5_file.read_flags(hdf5_file.numbers(demo, DONES, rows=rows), 0, rows).reshape(rows, -1)
+    dones = hdf5_file.read_flags(hdf5_file.numbers(demo, DONES, rows=rows), 0, rows).reshape(rows, -1 if rows else 1)
     terminated = bool(rows and dones[-1].any())
     values = {name: hdf5_file.integer(demo, name) for name in RECORDED if name in there}
     for name in values.keys() - {"episode"}:

@@ -32,6 +32,8 @@ EPISODES_WITHOUT_STEP = "episodes_without_step"
 WITHOUT_STEP = "episode_without_step"
 # Notes on rows that are numbered: how often the next one was out of order, missing or a repetition.
 OUT_OF_ORDER, GAPS, REPEATED = "rows_out_of_order", "gaps", "repeated_rows"
+# Note on flags of an end that are set before an episode's last row: how often, by the name of the flag.
+EARLY_FLAGS = "flags_before_the_end"
 # What convert says of each of these notes.
 COUNTED: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
