@@ -234,6 +234,8 @@ def _index(path: Path) -> tuple[tuple[_ShardFile, ...], Mapping[str, Encoding]]:
                     said["column_names"], said["column_encodings"], said["column_sizes"], strict=True
                 )
             }
+            if len(found) < len(said["column_names"]):
+                raise CorruptShardError(f"{path / INDEX}: expected columns of different names")
             columns = found if columns is None else columns
             if found != columns or not all(size is None or _is_count(size) for size in said["column_sizes"]):
                 raise CorruptShardError(f"{path / INDEX}: expected the same columns in every shard")

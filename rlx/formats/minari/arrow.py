@@ -81,6 +81,8 @@ def leaves_of(batch: Any) -> dict[str, Any]:
     """Return the columns by path; a struct is a group of columns."""
     found: dict[str, Any] = {}
     groups = [(name, column, 0) for name, column in zip(batch.schema.names, batch.columns, strict=True)]
+    if len(set(batch.schema.names)) < len(groups):
+        raise ValueError("expected columns of different names")
     arrow, _ = pyarrow()
     while groups:
         path, column, depth = groups.pop(0)

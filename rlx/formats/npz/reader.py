@@ -59,6 +59,11 @@ class Archive:
         infos = archive.infolist()
         if len(infos) > _MAX_MEMBERS:
             raise CorruptShardError(f"{path}: expected at most {_MAX_MEMBERS:,} arrays, found {len(infos):,}")
+        names = Counter(info.filename for info in infos)
+        if several := [name for name, count in names.items() if count > 1]:
+            raise CorruptShardError(
+                f"{path}: {several[0]}: expected one member of this name, found {names[several[0]]}"
+            )
         self._infos = {info.filename.removesuffix(SUFFIX): info for info in infos if info.filename.endswith(SUFFIX)}
         self._bytes = path.stat().st_size
         self.others = [info.filename for info in infos if not info.filename.endswith(SUFFIX)]

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,12 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
         if not demos:
             raise SourceError(f"{path} has no demonstration")
         said = hdf5_file.notes(file)
-        fields, paths, after, extras = _fields(file, demos, said)
+        recorded = {name for name in (REWARDS, DONES) if any(_has(file, number, name) for number in demos)}
+        fields, paths, after, extras = _fields(file, demos, said, has_rewards=REWARDS in recorded)
         has_next = hdf5_file.has(file, f"data/demo_{demos[0]}/{NEXT}")
         episodes, has_early = [], False
         for number in demos:
-            episode, is_early = _episode(file, number, final_recorded=has_next)
+            episode, is_early = _episode(file, number, final_recorded=has_next, has_dones=DONES in recorded)
             episodes.append(episode)
             has_early |= is_early
         if has_early:
@@ -52,7 +53,12 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
             fields["dones"] = Field(hdf5_file.numbers(file, paths["dones"].format(demos[0])).dtype.name, (), Role.NEXT)
         for other in others:
             extras.leave(other, NOT_OF_STEPS)
-        notes = {**_notes(file, said), **ending_notes(episodes), **not_taken_note(extras.not_taken)}
+        notes = {
+            **_notes(file, said),
+            **_unrecorded(recorded),
+            **ending_notes(episodes),
+            **not_taken_note(extras.not_taken),
+        }
         schema = Schema(fields)
     bounds = shard_bounds(episode.rows for episode in episodes)
     return Hdf5Episodes(
@@ -72,12 +78,13 @@ def _demos(file: h5py.File) -> tuple[list[int], list[str]]:
 
 
 def _fields(
-    file: h5py.File, demos: list[int], said: Mapping[str, Any]
+    file: h5py.File, demos: list[int], said: Mapping[str, Any], *, has_rewards: bool
 ) -> tuple[dict[str, Field], dict[str, str], dict[str, str], ExtraFields]:
     demo = hdf5_file.group(file, f"data/demo_{demos[0]}")
     keys = [leaf.partition("/")[2] for leaf in hdf5_file.leaves(demo, OBS)]
     names = {key: "observation" if keys == ["observation"] else f"observation/{key}" for key in keys}
-    below = {name: f"{OBS}/{key}" for key, name in names.items()} | {"action": ACTIONS, "reward": REWARDS}
+    below = {name: f"{OBS}/{key}" for key, name in names.items()} | {"action": ACTIONS}
+    below |= {"reward": REWARDS} if has_rewards else {}
     has_next = hdf5_file.has(demo, NEXT)
     fields: dict[str, Field] = {}
     for name, path in below.items():
@@ -87,7 +94,7 @@ def _fields(
         role = {"action": Role.STEP, "reward": Role.NEXT}.get(name, Role.OBSERVATION)
         dtype = TEXT if is_text(found) else found.dtype.name
         fields[name] = Field(dtype, field_shape(found, is_number=name == "reward"), role)
-    fields |= FLAGS
+    fields = {**fields, "reward": fields.get("reward", Field("float32", (), Role.NEXT)), **FLAGS}
     extras, after = _extras(file, demos, [*fields, "dones"], said)
     after |= {name: f"{NEXT}/{key}" for key, name in names.items()} if has_next else {}
     return (
@@ -126,14 +133,28 @@ def _extras(
     return extras, after
 
 
-def _episode(file: h5py.File, number: int, *, final_recorded: bool) -> tuple[RowEpisode, bool]:
+def _has(file: h5py.File, number: int, name: str) -> bool:
+    return hdf5_file.has(hdf5_file.group(file, f"data/demo_{number}"), name)
+
+
+def _unrecorded(recorded: Collection[str]) -> dict[str, str]:
+    """Return the notes of what no demonstration has, as those of Isaac Lab and MimicGen."""
+    notes = {} if REWARDS in recorded else {"rewards": "unrecorded: zeros"}
+    return notes if DONES in recorded else {**notes, "terminated": "unrecorded"}
+
+
+def _episode(file: h5py.File, number: int, *, final_recorded: bool, has_dones: bool) -> tuple[RowEpisode, bool]:
     """Return one demonstration, and whether a step before its end is flagged."""
     demo = hdf5_file.group(file, f"data/demo_{number}")
     rows = len(hdf5_file.numbers(demo, ACTIONS))
     there = hdf5_file.attributes(demo)
     if STEPS in there and (said := hdf5_file.integer(demo, STEPS)) != rows:
         raise CorruptShardError(f"{file.filename}: {demo.name}: expected {said:,} samples, found {rows:,} actions")
-    dones = hdf5_file.read_flags(hdf5_file.numbers(demo, DONES, rows=rows), 0, rows).reshape(rows, -1 if rows else 1)
+    dones = np.zeros(rows, bool)
+    if has_dones:
+        dones = hdf5_file.read_flags(hdf5_file.numbers(demo, DONES, rows=rows), 0, rows).reshape(
+            rows, -1 if rows else 1
+        )
     terminated = bool(rows and dones[-1].any())
     values = {name: hdf5_file.integer(demo, name) for name in RECORDED if name in there}
     for name in values.keys() - {"episode"}:

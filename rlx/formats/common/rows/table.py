@@ -244,8 +244,12 @@ class ArrowTable:
         left: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._file = file
-        self._left = left
-        self._names = {columns.get(name, name): name for name in file.names}
+        paths = Counter(columns.get(name, name) for name in file.names)
+        several = {path for path, count in paths.items() if count > 1}
+        if needed := sorted(path for path in several if is_needed(path)):
+            raise CorruptShardError(f"{file.path}: {needed[0]}: expected one column, found {paths[needed[0]]}")
+        self._left = {**left, **dict.fromkeys(several, "several columns have this name")}
+        self._names = {path: name for name in file.names if (path := columns.get(name, name)) not in several}
         if missing := [name for name in columns if name not in file.names]:
             raise CorruptShardError(f"{file.path}: {missing[0]} is missing, found {', '.join(file.names)[:200]}")
         self.lossy: dict[str, str | None] = {}
@@ -262,7 +266,7 @@ class ArrowTable:
             yield {key: rows for path in wanted for key, rows in self._rows(path, batch[self._names[path]]).items()}
 
     def _kinds(self) -> dict[str, RowType | None]:
-        first = next(self._file.batches(self._file.names, 1), None)
+        first = next(self._file.batches([*self._names.values()], 1), None)
         if first is None:
             raise SourceError(f"{self._file.path} has no step")
         columns = {path: first[name] for path, name in self._names.items()}
