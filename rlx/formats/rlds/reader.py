@@ -331,8 +331,8 @@ class Episode:
         self._is_cut = not is_last[-1:].all() or bool(flags_of(np.array([self._number_at(CUT, 0)]), CUT))
         self._finals = int(not is_step)
         for name, feature in features.items():
-            if not feature.holds(values := self._feature(name), len(is_last)):
-                found = feature.count(values)
+            if not feature.holds(self._feature(name), len(is_last)):
+                found = feature.count(self._feature(name))
                 raise MalformedError(f"steps/{name}: expected {len(is_last):,} rows, found {found:,}")
 
     def blocks(self, dropped: Counter[str]) -> Iterator[Block]:
@@ -361,7 +361,7 @@ class Episode:
             group = "action" if is_action(name) else name
             if group in ("action", "reward"):
                 lasts = [self._values_of(name, stop - 1, stop).astype(bool).any() for stop in ends.tolist()]
-                counts[_LAST_ROW.format(group)] += sum(lasts)
+                counts[_LAST_ROW.format(group)] += int(sum(lasts))
         return counts
 
     def _rows(self, first: int, steps: int, terminated: bool, name: str, start: int, stop: int) -> NDArray[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError
 from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, expecting, flags_of, not_taken_note
@@ -150,7 +151,7 @@ def _episode(file: h5py.File, number: int, *, final_recorded: bool, has_dones: b
     there = hdf5_file.attributes(demo)
     if STEPS in there and (said := hdf5_file.integer(demo, STEPS)) != rows:
         raise CorruptShardError(f"{file.filename}: {demo.name}: expected {said:,} samples, found {rows:,} actions")
-    dones = np.zeros(rows, bool)
+    dones: NDArray[np.bool_] = np.zeros(rows, bool)
     if has_dones:
         dones = hdf5_file.read_flags(hdf5_file.numbers(demo, DONES, rows=rows), 0, rows).reshape(
             rows, -1 if rows else 1

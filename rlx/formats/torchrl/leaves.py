@@ -114,7 +114,7 @@ class _NumberLeaf:
         return rows
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _EmptyLeaf:
     """Rows without a number, which are not stored."""
 
