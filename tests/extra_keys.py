@@ -37,6 +37,7 @@ _WORDS = np.array(["lift", "", "r\u00e9"], object)
 KINDS: Mapping[str, Values] = {
     "numbers": np.arange(STEPS),
     "vectors": np.arange(2.0 * STEPS).reshape(STEPS, 2),
+    "no numbers": np.zeros((STEPS, 0), np.float32),
     "texts": _WORDS[np.arange(STEPS) % 3],
     "complex": np.full(STEPS, 1j),
     "other rows": np.arange(STEPS + 3),
@@ -91,8 +92,12 @@ def _lerobot(path: Path, key: str, values: Values) -> None:
 
 def _parquet(path: Path, key: str, values: Values) -> None:
     table = pyarrow.parquet.read_table(path)
+    pyarrow.parquet.write_table(table.append_column(key, _arrow(values)), path)
+
+
+def _arrow(values: Values) -> Any:
     rows = [bytes(16)] * STEPS if values.dtype.kind == "c" else values.tolist()
-    pyarrow.parquet.write_table(table.append_column(key, pyarrow.array(rows)), path)
+    return pyarrow.array(rows, None if values.size else pyarrow.list_(pyarrow.float32()))
 
 
 def _rlds(path: Path, key: str, values: Values) -> None:
@@ -112,7 +117,9 @@ def _rlds(path: Path, key: str, values: Values) -> None:
         rows = np.concatenate([rows, rows[-1:]])
         texts = [row.tobytes() for row in rows] if dtype in ("float64", "complex128") else None
         texts = [row.encode() for row in rows] if dtype == "string" else texts
-        added = (_INTEGERS, rows.tolist()) if texts is None else (_TEXTS, texts)
+        added = (
+            (_FLOATS if not rows.size else _INTEGERS, rows.reshape(-1).tolist()) if texts is None else (_TEXTS, texts)
+        )
         made.append(tf_record(tf_example({**_features(parse_example(record)), f"steps/{key}": added})))
     file.write_bytes(b"".join(made))
 
@@ -143,8 +150,7 @@ def _npz(path: Path, key: str, values: Values) -> None:
 
 
 def _lance(path: Path, key: str, values: Values) -> None:
-    rows = [bytes(16)] * STEPS if values.dtype.kind == "c" else values.tolist()
-    table = lance.dataset(path).to_table().append_column(key, pyarrow.array(rows))
+    table = lance.dataset(path).to_table().append_column(key, _arrow(values))
     lance.write_dataset(table, str(path), mode="overwrite")
 
 
@@ -156,6 +162,7 @@ def _mds(path: Path, key: str, values: Values) -> None:
         for name, text, size in zip(said["column_names"], said["column_encodings"], said["column_sizes"], strict=True)
     }
     kinds = {"numbers": "int64", "vectors": "ndarray:float64:2", "texts": "str", "complex": "bytes"}
+    kinds |= {"no numbers": "ndarray:float32:0"}
     (kind,) = (name for name in kinds if KINDS[name] is values)
     with Shard(path / "shard.00000.mds", STEPS, said["raw_data"]["bytes"], list(columns.values())) as shard:
         samples = [dict(zip(columns, shard.values(row), strict=True)) for row in range(STEPS)]

@@ -12,7 +12,7 @@ from rlx import manifest
 from rlx.block import Block
 from rlx.files.urls import HUB
 from rlx.formats.common.fields import not_taken
-from rlx.formats.common.rows.episodes import STEPS_WITHOUT_OUTCOME
+from rlx.formats.common.rows.episodes import COUNTED, EARLY_FLAGS
 from rlx.formats.common.source import Source, block_steps
 from rlx.formats.finding import find_run
 from rlx.home import locate
@@ -114,11 +114,12 @@ def warn(source: Source) -> None:
     if keys := [f"{key} ({reason})" for key, reason in not_taken(notes).items()]:
         named = ", ".join([*keys[:_MAX_NAMED], *(["..."] if len(keys) > _MAX_NAMED else [])])
         logger.warning("%s: %s left out: %s", source.id, plural(len(keys), "entry"), named)
-    if count := notes.get(STEPS_WITHOUT_OUTCOME):
-        whose = plural(count, "episode")
-        logger.warning(
-            "%s: left out: the last steps of %s, whose next observations were not recorded", source.id, whose
-        )
+    for note, (said, what) in COUNTED.items():
+        if count := notes.get(note):
+            logger.warning("%s: %s", source.id, said.format(plural(count, what)))
+    early = notes.get(EARLY_FLAGS)
+    for flag, count in early.items() if isinstance(early, dict) else ():
+        logger.warning("%s: %s is set in %s before the last of an episode", source.id, flag, plural(count, "row"))
     for note, encoding in (("lossy_jpeg", "JPEG"), ("lossy_webp", "WebP"), ("lossy_video", "video")):
         lossy = notes.get(note)
         for name in lossy if isinstance(lossy, list) else []:  # notes of a file may have any type

@@ -22,9 +22,9 @@ from rlx.formats.array_record.record import (
     Array,
     Record,
     RecordSteps,
-    flags_of,
     length_of,
     parse,
+    record_flags,
     shown,
     text_rows,
 )
@@ -40,8 +40,14 @@ from rlx.formats.common.fields import (
 )
 from rlx.formats.common.provenance import noted_fields, read_notes_beside
 from rlx.formats.common.record_files import RecordFile, is_array_record, opened
-from rlx.formats.common.rows.episodes import STEPS_WITHOUT_OUTCOME, RowEpisode, episode_blocks
-from rlx.formats.common.source import MalformedError, id_of
+from rlx.formats.common.rows.episodes import (
+    EPISODES_WITHOUT_STEP,
+    STEPS_WITHOUT_OUTCOME,
+    WITHOUT_STEP,
+    RowEpisode,
+    episode_blocks,
+)
+from rlx.formats.common.source import MalformedError, by_number, id_of
 from rlx.schema import TEXT, Field, Role, Schema
 
 _COLOURS = 3
@@ -84,6 +90,8 @@ class ArrayRecords:
             for number in range(file.count):
                 place = f"{file.path}: record {number}"
                 record = RecordSteps(_parsed(file, number), self.schema, self.keys, place)
+                if not record.count:
+                    dropped[WITHOUT_STEP] += 1
                 if record.piece is None:
                     yield from _pieces(record, first + number, self.schema, dropped)
                 else:
@@ -182,12 +190,17 @@ def open_array_record(
     root, names = (path, _names(path)) if path.is_dir() else (path.parent, [path.name])
     if not names:
         raise SourceNotFoundError(f"{path} has no file named *{SUFFIX}")
-    counts = []
-    for number, name in enumerate(names):
+    counts, number, first = [], 0, dict[str, Any]()
+    for name in names:
         with opened(root / name) as file:
             counts.append(file.count)
-            if not number:
-                first, place = _parsed(file, 0), f"{file.path}: record 0"
+            while not first and number < file.count:
+                place = f"{file.path}: record {number}"
+                record = _parsed(file, number)
+                first, number = (dict(record), 0) if length_of(record, place) else (first, number + 1)
+            number = 0
+    if not first:
+        raise SourceError(f"{path} has no step")
     notes = dict(read_notes_beside(root))
     frame = _frame(first, (height, width, channels), notes, place)
     fields, extras = _fields(first, frame, notes, place)
@@ -203,14 +216,14 @@ def open_array_record(
             for flag, note in zip(FLAGS, ("terminated", "truncation"), strict=True)
             if flag not in first
         }
-        notes[STEPS_WITHOUT_OUTCOME] = _without_outcome(root, names, sum(counts), has_ends="terminated" in first)
+        notes |= _ending_notes(root, names, sum(counts), has_ends="terminated" in first)
     notes |= not_taken_note(extras.not_taken)
     schema = with_flags(fields, place)
     return ArrayRecords(root, id_of(path), schema, notes, extras.keys, tuple(names), tuple(counts))
 
 
 def _names(path: Path) -> list[str]:
-    return sorted(entry.name for entry in path.glob(f"*{SUFFIX}")) if path.is_dir() else []
+    return [entry.name for entry in by_number(path.glob(f"*{SUFFIX}"))] if path.is_dir() else []
 
 
 def _parsed(file: RecordFile, number: int) -> Record:
@@ -283,19 +296,23 @@ def _kind(value: Any, count: int, name: str, noted: Mapping[str, Field]) -> RowT
     return None
 
 
-def _without_outcome(root: Path, names: Sequence[str], records: int, *, has_ends: bool) -> int:
-    """Return how many steps have no recorded outcome: the last of every record, unless it terminated."""
+def _ending_notes(root: Path, names: Sequence[str], records: int, *, has_ends: bool) -> dict[str, int]:
+    """Return the notes of records without a step, and of steps without a recorded outcome.
+
+    That is the last step of every record, unless it ended an episode.
+    """
     if not has_ends:
-        return records
-    count = 0
+        return {STEPS_WITHOUT_OUTCOME: records}
+    notes = Counter[str]()
     for name in names:
         with opened(root / name) as file:
             for number in range(file.count):
                 record, place = _parsed(file, number), f"{file.path}: record {number}"
                 length = length_of(record, place)
-                terminated, truncated = (flags_of(record.get(flag), length, f"{place}: {flag}") for flag in FLAGS)
-                count += int((truncated & ~terminated).sum()) + int(not (terminated | truncated)[-1])
-    return count
+                ends = [record_flags(record.get(flag), length, f"{place}: {flag}")[-1:] for flag in FLAGS]
+                notes[STEPS_WITHOUT_OUTCOME] += length > 0 and not np.any(ends)
+                notes[EPISODES_WITHOUT_STEP] += length == 0
+    return dict(+notes)
 
 
 def _environment(root: Path, fields: dict[str, Field]) -> dict[str, Any]:

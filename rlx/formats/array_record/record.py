@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptShardError
 from rlx.formats.array_record import FINAL, FLAGS, LENGTH, TRAJECTORY, VIDEO
 from rlx.formats.common.exporter import PieceInfo
-from rlx.formats.common.fields import check_field
+from rlx.formats.common.fields import check_field, flags_of
 from rlx.formats.common.source import MalformedError
 from rlx.schema import TEXT, Schema
 
@@ -269,7 +269,7 @@ class RecordSteps:
         self.piece = _piece_info(piece, place) if isinstance(piece, dict) else None
         self._keys = keys
         self._record = record
-        self.flags = {name: flags_of(record.get(name), self.count, f"{place}: {name}") for name in FLAGS}
+        self.flags = {name: record_flags(record.get(name), self.count, f"{place}: {name}") for name in FLAGS}
 
     def rows(self, name: str, start: int, stop: int) -> Array:
         """Return [stop - start, ...] rows of a field; see ``Columns``."""
@@ -297,23 +297,22 @@ class RecordSteps:
 def length_of(record: Record, place: str) -> int:
     """Return T of a record; raises CorruptShardError if it is missing."""
     length = record.get(LENGTH)
-    if type(length) is not int or not 0 < length < _MAX_STEPS:
+    if type(length) is not int or not 0 <= length < _MAX_STEPS:
         raise CorruptShardError(f"{place}: {LENGTH}: expected a number of steps, found {reprlib.repr(length):.80}")
     return length
 
 
-def flags_of(values: Any, count: int, place: str) -> NDArray[np.bool_]:
+def record_flags(values: Any, count: int, place: str) -> NDArray[np.bool_]:
     """Return [T] a flag of a record; unset if the record does not have it."""
     if values is None:
         return np.zeros(count, bool)
     if (
         not isinstance(values, np.ndarray)
-        or values.dtype.kind not in "bui"
+        or values.dtype.kind not in "buif"
         or values.shape not in ((count,), (count, 1))
     ):
         raise CorruptShardError(f"{place}: expected one flag per step, found {shown(values)}")
-    flags: NDArray[np.bool_] = values.reshape(count) != 0
-    return flags
+    return flags_of(values.reshape(count), place)
 
 
 def _rows(key: str, value: Any, count: int, shape: tuple[int, ...]) -> Array | None:

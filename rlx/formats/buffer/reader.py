@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.files.disk import check_readable, read_object
 from rlx.formats.common.fields import RowType, expecting
-from rlx.formats.common.rows.scan import Recording
+from rlx.formats.common.rows.scan import Recording, RowRuns
 from rlx.formats.common.rows.ted_fields import ted_fields
-from rlx.formats.common.rows.ted_run import NUMBERS, LeafRows, RowRuns, TedPlace, TedRun, make_run, scanned
+from rlx.formats.common.rows.ted_run import NUMBERS, LeafRows, TedPlace, TedRun, make_run, scanned
 from rlx.store.chunk_codec import decompressed
 
 _MANIFEST = "buffer.json"

@@ -75,8 +75,32 @@ def check_field(name: str, field: Field, rows: NDArray[Any], place: str, first: 
         check_finite(rows, place, first)
 
 
-def _said(value: np.floating[Any]) -> str:
-    return "NaN" if np.isnan(value) else str(value)
+def flags_of(rows: NDArray[Any], place: str, first: int = 0) -> NDArray[np.bool_]:
+    """Return flags of the shape of ``rows``; raises CorruptShardError unless each is 0 or 1.
+
+    Args:
+        rows: [n, ...] numbers: NaN, 0.5, -1 and 2 are no flags, although they are not 0.
+        first: number of the first row, for messages.
+
+    Example:
+        >>> flags_of(np.array([0.0, 1.0]), "terminals").tolist()
+        [False, True]
+        >>> flags_of(np.array([0.0, 0.5]), "terminals")
+        Traceback (most recent call last):
+            ...
+        rlx.errors.CorruptShardError: terminals: expected 0 or 1, found 0.5 in row 1
+    """
+    if rows.dtype == bool:
+        rows = rows.view(np.uint8)  # a file may have any byte
+    flags: NDArray[np.bool_] = rows == 1
+    if (wrong := np.argwhere(~flags & (rows != 0))).size:
+        worst = tuple(wrong[0])
+        raise CorruptShardError(f"{place}: expected 0 or 1, found {_said(rows[worst])} in row {first + worst[0]:,}")
+    return flags
+
+
+def _said(value: Any) -> str:
+    return "NaN" if value != value else str(value)
 
 
 def missing_field(fields: Mapping[str, Field]) -> str | None:

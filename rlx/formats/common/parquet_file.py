@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,17 @@ import numpy as np
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.files.disk import check_readable
-from rlx.formats.common.source import begins_with, damage
+from rlx.formats.common.source import begins_with, by_number, damage
 from rlx.store.foreign_types import arrow_file, pyarrow
 
 _BUFFER_BYTES = 2**18
 _MAGIC = b"PAR1"
 # train-00000-of-00003.parquet, perhaps with a hash; 0000.parquet of the hub's own conversions.
 _NUMBERED = re.compile(r"(?:(?P<split>.+?)-)?(?P<number>\d{5})-of-(?P<count>\d{5})(?:-[0-9a-f]+)?")
+# part-00000-1f2e-c000.snappy.parquet of Spark, part.0.parquet of Dask, shard_10.parquet.
+_PART = re.compile(
+    r"(?P<split>.+?)[-_.](?P<number>\d+)(-[0-9a-f-]+)?([-.]c\d+)?(\.(snappy|zstd|gz|gzip|lz4|lz4raw|brotli))?"
+)
 _MAX_FILES = 100_000
 _SHOWN = 20
 
@@ -49,8 +53,10 @@ class ParquetFile:
 
     def batches(self, names: Sequence[str], size: int, row: int = 0) -> Generator[Mapping[str, Any], None, None]:
         """Yield Arrow arrays of at most ``size`` rows each, from the start of the row group that has a row."""
-        if missing := [name for name in names if name not in self.names]:
-            raise CorruptShardError(f"{self.path}: {missing[0]} is missing")
+        for name in names:
+            if (count := self.names.count(name)) != 1:
+                found = f"{count} columns have this name" if count else "is missing"
+                raise CorruptShardError(f"{self.path}: {name}{':' if count else ''} {found}")
         groups, wanted = range(self._group(row), self._file.num_row_groups), list(dict.fromkeys(names))
         with translated(self.path):
             for batch in self._file.iter_batches(batch_size=size, row_groups=groups, columns=wanted):
@@ -147,11 +153,14 @@ class ParquetParts:
 
 
 def files_of(path: Path, table: str) -> list[Path]:
-    """Return the Parquet files in a directory, its ``data``, or the splits of its ``table``; empty for LeRobot's."""
+    """Return the Parquet files in a directory, its ``data``, or the splits of its ``table``; empty for LeRobot's.
+
+    They are in the order of the numbers in their names.
+    """
     if not path.is_dir() or (path / "meta").exists():
         return []
     names = ("*.parquet", "data/*.parquet", f"{table}/*/*.parquet")
-    found = next(filter(None, (sorted(islice(path.glob(name), _MAX_FILES)) for name in names)), [])
+    found = next(filter(None, (by_number(islice(path.glob(name), _MAX_FILES)) for name in names)), [])
     return [file for file in found if file.is_file()]
 
 
@@ -176,6 +185,7 @@ def parts_of(path: Path, split: str | None, table: str) -> tuple[Path, ...]:
     if split is None and len(splits) > 1:
         raise SourceError(f"{path} has several splits: {shown}", hint=f"`from_` parquet:split={next(iter(splits))}")
     chosen = next(iter(splits)) if split is None else split
+    splits |= {file.stem: [file] for file in chain(*splits.values()) if file.stem == split and split not in splits}
     if chosen not in splits:
         raise SourceError(f"{path} has no split {chosen}, found {shown}")
     _check_series(path, splits[chosen])
@@ -183,19 +193,22 @@ def parts_of(path: Path, split: str | None, table: str) -> tuple[Path, ...]:
 
 
 def _split_of(file: Path) -> str:
-    if (found := _NUMBERED.fullmatch(file.stem)) is not None:
+    if (found := _NUMBERED.fullmatch(file.stem) or _PART.fullmatch(file.stem)) is not None:
         return found["split"] or "all"
     return "all" if file.stem.isdecimal() else file.stem
 
 
 def _check_series(path: Path, files: Sequence[Path]) -> None:
+    parts = [match for file in files if (match := _PART.fullmatch(file.stem)) is not None]
     found = [match for file in files if (match := _NUMBERED.fullmatch(file.stem)) is not None]
-    if not found:
+    if not found and not parts:
         return
     counts = {int(match["count"]) for match in found}
-    numbers = {int(match["number"]) for match in found}
+    numbers = {int(match["number"]) for match in found or parts}
     if len(counts) > 1 or len(numbers) < len(files):
         raise SourceError(f"{path}: expected one series of numbered files, found {files[0].name} and {files[-1].name}")
+    if not counts:
+        return
     count = counts.pop()
     missing = next((number for number in range(min(count, _MAX_FILES)) if number not in numbers), None)
     if missing is not None:

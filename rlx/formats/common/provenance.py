@@ -16,7 +16,7 @@ from rlx.block import Block
 from rlx.errors import RlxError
 from rlx.formats.common.exporter import Experience
 from rlx.formats.common.fields import NOT_TAKEN
-from rlx.formats.common.rows.episodes import STEPS_WITHOUT_OUTCOME
+from rlx.formats.common.rows.episodes import COUNTED, EARLY_FLAGS
 from rlx.formats.common.source import Source
 from rlx.manifest_values import check_json
 from rlx.schema import Field, Schema
@@ -29,7 +29,7 @@ FILE_NAME = "provenance.json"
 SCHEMA = "schema"
 _MAX_BYTES = 2**24
 # Notes on how another file was read.
-_OF_READING = frozenset({"left_out", "left_out_not_numbers", NOT_TAKEN, STEPS_WITHOUT_OUTCOME, SCHEMA})
+_OF_READING = frozenset({"left_out", "left_out_not_numbers", NOT_TAKEN, *COUNTED, EARLY_FLAGS, SCHEMA})
 
 
 def provenance(experience: Experience, losses: Sequence[str]) -> Mapping[str, Any]:

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
 
 from rlx.errors import CorruptShardError, SourceError
 from rlx.formats import d4rl
-from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, expecting, not_taken_note
+from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, expecting, flags_of, not_taken_note
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.episodes import Hdf5Episodes, field_shape, find_extras, leaves_of, rows_in
 from rlx.formats.common.hdf5.text import texts
-from rlx.formats.common.rows.episodes import RowEpisode, shard_bounds, without_outcome
+from rlx.formats.common.rows.episodes import RowEpisode, ending_notes, shard_bounds
 from rlx.formats.d3rlpy import COLUMNS, KEYS, LAYOUT, VERSION
 from rlx.formats.d4rl.reader import D4RL, open_d4rl
 from rlx.schema import FLAGS, Field, Role, Schema
@@ -55,7 +56,7 @@ def _opened(path: Path) -> Hdf5Episodes:
         extras = _extras(file, episodes, {**fields, "terminated": None}, said)
         fields |= extras.fields
         paths |= {name: f"{path}_{{}}" for name, path in extras.keys.items()}
-        notes: dict[str, Any] = {**said, "format": "d3rlpy 2.1", **without_outcome(episodes)}
+        notes: dict[str, Any] = {**said, "format": "d3rlpy 2.1", **ending_notes(episodes)}
         notes |= not_taken_note(extras.not_taken)
         schema = Schema(fields)
     bounds = shard_bounds(episode.rows for episode in episodes)
@@ -83,7 +84,8 @@ def _fields(file: h5py.File) -> tuple[dict[str, Field], dict[str, str]]:
 
 def _episode(file: h5py.File, number: int) -> RowEpisode:
     rows = len(hdf5_file.numbers(file, f"actions_{number}"))
-    terminated = bool(hdf5_file.scalar(file, f"terminated_{number}"))
+    name = f"terminated_{number}"
+    terminated = bool(flags_of(np.array([hdf5_file.scalar(file, name)]), f"{file.filename}: {name}"))
     return RowEpisode(number, rows, terminated, truncated=not terminated, final_recorded=False)
 
 

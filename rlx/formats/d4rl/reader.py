@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError
-from rlx.formats.common.fields import NOT_OF_STEPS, ExtraFields, expecting, not_taken_note
+from rlx.formats.common.fields import NOT_OF_STEPS, ExtraFields, expecting, flags_of, not_taken_note
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.episodes import Hdf5Columns, field_shape, find_extras, leaves_of, rows_of
-from rlx.formats.common.rows.episodes import EpisodeTable, shard_bounds, without_outcome
+from rlx.formats.common.rows.episodes import EpisodeTable, ending_notes, shard_bounds
 from rlx.formats.common.rows.scan import different
 from rlx.formats.common.source import EpisodeGroups, OneFile
 from rlx.formats.d4rl import EPISODE_ENDS, KEYS, KNOWN, LAYOUT, METADATA, NEXT, TABLE, TABLE_COLUMNS, TIMEOUTS
@@ -73,7 +73,7 @@ def open_d4rl(path: Path) -> D4RL:
         said = hdf5_file.notes(file)
         fields, paths, after, extras = _fields(file, count, said)
         episodes = _tabled(file, count) or _scanned(file, count)
-        notes: dict[str, Any] = {**said, "format": "D4RL", **without_outcome(episodes)}
+        notes: dict[str, Any] = {**said, "format": "D4RL", **ending_notes(episodes)}
         if not any(hdf5_file.has(file, key) for key in (TIMEOUTS, EPISODE_ENDS)):
             notes["truncation"] = "unrecorded: where a limit cut an episode, the next one continues it"
             if hdf5_file.has(file, NEXT):
@@ -120,6 +120,8 @@ def _tabled(file: h5py.File, count: int) -> EpisodeTable | None:
     if not all(hdf5_file.has(file, TABLE + name) for name in TABLE_COLUMNS):
         return None
     table = {name: hdf5_file.read_all(hdf5_file.numbers(file, TABLE + name)) for name in TABLE_COLUMNS}
+    for name in ("final_recorded", "from_reset", "cut"):
+        table[name] = flags_of(table[name], f"{file.filename}: {TABLE}{name}")
     lengths = table.pop("length")
     kinds = all(column.shape == lengths.shape and column.dtype.kind in "iub" for column in table.values())
     # Checked one by one first: a sum of damaged lengths could overflow to the right total.
@@ -172,7 +174,7 @@ def _flags(file: h5py.File, name: str, count: int) -> NDArray[np.bool_]:
         raise CorruptShardError(f"{file.filename}: {name}: expected one flag per step, found {list(found.shape)}")
     starts = range(0, count, _PIECE_ROWS)
     return np.concatenate(
-        [hdf5_file.read_finite(found, start, min(start + _PIECE_ROWS, count)).reshape(-1) != 0 for start in starts]
+        [hdf5_file.read_flags(found, start, min(start + _PIECE_ROWS, count)).reshape(-1) for start in starts]
     )
 
 

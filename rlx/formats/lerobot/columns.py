@@ -29,6 +29,8 @@ from rlx.formats.lerobot.layout import feature_of as written
 from rlx.formats.lerobot.listing import is_old, json_lines, plain_rows
 from rlx.schema import TEXT, Field, Role
 
+# Names of the fields of flags that are set before the end of an episode.
+FLAG_FIELDS = {DONE: "dones", TERMINATED: "terminations", TRUNCATED: "truncations"}
 _DERIVED = frozenset({FRAME, EPISODE, INDEX})
 _NO_FIELDS = frozenset({DONE, TERMINATED, TRUNCATED, TASK_INDEX})
 # Keys of info.json that are read, or derived from the files.
@@ -110,6 +112,16 @@ def add_fields(features: Mapping[str, Feature], noted: Noted, extras: ExtraField
         if extras.add(name, field_name, (field.dtype, field.shape), field.role, field.space):
             columns[field_name] = feature
     return columns
+
+
+def add_flags(features: Mapping[str, Feature], extras: ExtraFields) -> dict[str, Feature]:
+    """Add fields for flags that are data, as they are set before the end of an episode; see ``add_fields``."""
+    fields = {FLAG_FIELDS[name]: feature for name, feature in features.items()}
+    return {
+        name: feature
+        for name, feature in fields.items()
+        if extras.add(feature.name, name, (feature.dtype, ()), Role.NEXT)
+    }
 
 
 def described(info: Mapping[str, Any], features: Mapping[str, Feature], extras: ExtraFields) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from rlx.errors import CorruptShardError, SourceError
 from rlx.files.disk import check_readable, parse_object
 from rlx.files.location import checked_name
 from rlx.formats.common.parquet_file import opened
+from rlx.formats.common.source import by_number
 from rlx.formats.lerobot.layout import (
     DATA_CHUNK,
     DATA_FILE,
@@ -63,8 +64,8 @@ def listed_episodes(root: Path, info: Mapping[str, Any], videos: Sequence[str]) 
     place = root / (EPISODE_LINES if is_old(info) else EPISODES)
     if numbers != list(range(len(numbers))):
         raise CorruptShardError(f"{place}: {EPISODE}: expected 0, 1, 2 and so on, found {numbers[:20]!s:.200}")
-    if bad := [episode.rows for episode in episodes if not 0 < episode.rows < _MAX_NUMBER]:
-        raise CorruptShardError(f"{place}: {LENGTH}: expected at least one step, found {bad[0]}")
+    if bad := [episode.rows for episode in episodes if not 0 <= episode.rows < _MAX_NUMBER]:
+        raise CorruptShardError(f"{place}: {LENGTH}: expected a number of steps, found {bad[0]}")
     return _with_stops(episodes)
 
 
@@ -73,7 +74,7 @@ def unknown_episode_keys(root: Path, info: Mapping[str, Any]) -> list[str]:
     if is_old(info):
         found = {key: None for line in json_lines(root / EPISODE_LINES) for key in line}
         return [key for key in list(found)[:_MAX_LINE_KEYS] if key not in _KNOWN]
-    path = next(iter(sorted((root / EPISODES).glob("*/*.parquet"))))
+    path = by_number((root / EPISODES).glob("*/*.parquet"))[0]
     with opened(path) as file:
         return [
             name
@@ -92,7 +93,7 @@ def json_lines(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _table(root: Path, info: Mapping[str, Any], videos: Sequence[str]) -> list[ListedEpisode]:
-    paths = sorted((root / EPISODES).glob("*/*.parquet"))
+    paths = by_number((root / EPISODES).glob("*/*.parquet"))
     if not paths:
         raise SourceError(f"{root / EPISODES} has no */*.parquet")
     counts = [EPISODE, LENGTH, DATA_CHUNK, DATA_FILE]

@@ -1,7 +1,7 @@
 """LeRobot's datasets of versions 2 and 3: Parquet files of one or many episodes, with pictures in them or in videos."""
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -24,14 +24,14 @@ from rlx.formats.common.fields import (
     not_taken_note,
     with_flags,
 )
-from rlx.formats.common.parquet_file import ParquetFile, opened
+from rlx.formats.common.parquet_file import opened
 from rlx.formats.common.pictures import lossy_encoding, lossy_notes
 from rlx.formats.common.provenance import FILE_NAME, KEY, read_notes_beside
-from rlx.formats.common.rows.episodes import Batch, RowStream, shard_bounds, without_outcome
-from rlx.formats.common.rows.table import picture_file
-from rlx.formats.common.source import batch_rows, id_of
-from rlx.formats.lerobot.columns import Feature, add_fields, described, is_noted, read_features, read_tasks
-from rlx.formats.lerobot.files import DataFile, data_files, frame_batches, with_finals
+from rlx.formats.common.rows.episodes import EARLY_FLAGS, RowStream, ending_notes, shard_bounds
+from rlx.formats.common.rows.table import picture_file, row_stream
+from rlx.formats.common.source import id_of
+from rlx.formats.lerobot.columns import Feature, add_fields, add_flags, described, is_noted, read_features, read_tasks
+from rlx.formats.lerobot.files import DataFile, FeatureRows, data_files, frame_batches, with_finals
 from rlx.formats.lerobot.layout import (
     DONE,
     EPISODE_LINES,
@@ -107,13 +107,14 @@ class LeRobot:
     def _file_blocks(self, data: DataFile, place: int, dropped: Counter[str]) -> Iterator[Block]:
         """Yield the episodes of a file; ``place`` final observations come before theirs."""
         row = 0
-        size = batch_rows(self.schema)
         in_columns = {name: feature for name, feature in self.features.items() if not feature.is_video}
         with ExitStack() as stack:
             file = stack.enter_context(opened(self.root / data.name))
-            columns = RowStream(file.path, self._batches(file, in_columns))
+            columns = row_stream(
+                file.path, FeatureRows(file, in_columns.values()), _names(in_columns), self.schema, data.runs
+            )
             videos = {
-                name: RowStream(file.path, frame_batches(self.root, feature, data, self.fps, size, dropped))
+                name: RowStream(file.path, frame_batches(self.root, feature, data, self.fps, self.schema, dropped))
                 for name, feature in self.features.items()
                 if feature.is_video
             }
@@ -123,7 +124,9 @@ class LeRobot:
             if any(episode.final_recorded for episode in data.episodes):
                 seen = {name: self.features[name] for name in self.schema.names(Role.OBSERVATION)}
                 beside = stack.enter_context(opened(self.root / FINALS))
-                finals = RowStream(beside.path, self._batches(beside, seen, place), beside.group_start(place))
+                finals = row_stream(
+                    beside.path, FeatureRows(beside, seen.values()), _names(seen), self.schema, None, place
+                )
             for episode in data.episodes:
                 for stream in (columns, *videos.values()):
                     stream.skip_to(row)
@@ -134,12 +137,9 @@ class LeRobot:
             for stream in videos.values():
                 stream.finish()
 
-    def _batches(
-        self, file: ParquetFile, features: Mapping[str, Feature], row: int = 0
-    ) -> Generator[Batch, None, None]:
-        named = {feature.name: feature for feature in features.values()}
-        for batch in file.batches([*named], batch_rows(self.schema), row):
-            yield {name: named[name].rows(column, file.path) for name, column in batch.items()}
+
+def _names(features: Mapping[str, Feature]) -> list[str]:
+    return [feature.name for feature in features.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class _Columns:
         field, column = self.source.schema[name], self.source.features[name].name
         rows = stream.rows(column, start, stop)
         check_field(name, field, rows, f"{stream.path}: {column}", start)
-        return rows.reshape(-1, *field.shape)
+        return rows.reshape(len(rows), *field.shape)
 
 
 def recognises(path: Path) -> bool:
@@ -201,7 +201,8 @@ def open_lerobot(path: Path) -> LeRobot:
         raise SourceError(f"{path} has no episode")
     follows_fps = fps is not None and not any(one.has_times for one in data)
     _take_columns(path, info, data, found, extras, noted, follows_fps=follows_fps)
-    features = add_fields(found, noted, extras)
+    early = sum((file.early for file in data), Counter[str]())
+    features = add_fields(found, noted, extras) | add_flags({name: found[name] for name in early}, extras)
     fields = extras.fields
     notes: dict[str, Any] = {**read_notes_beside(path), "format": "LeRobot"}
     if noted is None:
@@ -214,16 +215,22 @@ def open_lerobot(path: Path) -> LeRobot:
     notes |= not_taken_note(extras.not_taken)
     schema = _schema(path, fields, extras)
     episodes = with_finals(path, [episode for file in data for episode in file.episodes])
-    for name, count in (("total_episodes", len(episodes)), ("total_frames", sum(one.rows for one in episodes))):
+    for name, count in (
+        ("total_episodes", sum(len(file.lengths) for file in data)),
+        ("total_frames", sum(one.rows for one in episodes)),
+    ):
         if info.get(name) != count:
             listed = EPISODE_LINES if is_old(info) else EPISODES
             raise CorruptShardError(
                 f"{path / INFO}: {name}: expected {count:,} as {listed} lists, found {info.get(name)!r:.80}"
             )
-    notes |= without_outcome(episodes)
+    notes |= ending_notes(episodes) | sum((file.notes for file in data), Counter[str]())
+    notes |= {EARLY_FLAGS: dict(early)} if early else {}
     left = iter(episodes)
     data = tuple(replace(file, episodes=tuple(islice(left, len(file.episodes)))) for file in data)
-    notes |= _lossy(path / data[0].name, features)
+    if not any(rows := [sum(file.lengths) for file in data]):
+        raise SourceError(f"{path} has no step")
+    notes |= _lossy(path / data[int(np.flatnonzero(rows)[0])].name, features)
     if lossy := [name for name, feature in features.items() if feature.is_video]:
         notes["lossy_video"] = lossy
     bounds = shard_bounds(sum(episode.rows for episode in file.episodes) for file in data)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptShardError, SourceError
 from rlx.files.disk import check_readable, read_object
 from rlx.files.location import checked_name
-from rlx.formats.common.fields import RowType, expecting
+from rlx.formats.common.fields import RowType, expecting, flags_of
 from rlx.formats.common.pictures import lossy_encoding
 from rlx.formats.common.provenance import noted_fields, read_notes_beside
 from rlx.formats.common.rows.episodes import Batch
@@ -152,7 +152,7 @@ class MdsTable:
     def _batch(self, shard: Shard, paths: Sequence[str], numbers: range) -> Batch:
         kinds = {path: kind for path in paths if (kind := self.kinds[path]) is not None}
         found = {
-            path: np.empty((len(numbers), *shape), object if dtype == TEXT else dtype)
+            path: np.empty((len(numbers), *shape), {TEXT: object, "bool": "uint8"}.get(dtype, dtype))
             for path, (dtype, shape) in kinds.items()
         }
         for row, number in enumerate(numbers):
@@ -164,6 +164,8 @@ class MdsTable:
                     self._encodings[place].decode(values[place], stored, found[path], row)
                 except MalformedError as exc:
                     raise CorruptShardError(f"{shard.path}: sample {number}: {path}: {exc}") from exc
+        for path in (path for path, (dtype, _) in kinds.items() if dtype == "bool"):
+            found[path] = flags_of(found[path], f"{shard.path}: {path}", numbers.start)
         return found
 
     def _kinds(self) -> Mapping[str, RowType | None]:
@@ -232,6 +234,8 @@ def _index(path: Path) -> tuple[tuple[_ShardFile, ...], Mapping[str, Encoding]]:
                     said["column_names"], said["column_encodings"], said["column_sizes"], strict=True
                 )
             }
+            if len(found) < len(said["column_names"]):
+                raise CorruptShardError(f"{path / INDEX}: expected columns of different names")
             columns = found if columns is None else columns
             if found != columns or not all(size is None or _is_count(size) for size in said["column_sizes"]):
                 raise CorruptShardError(f"{path / INDEX}: expected the same columns in every shard")

@@ -81,6 +81,8 @@ def leaves_of(batch: Any) -> dict[str, Any]:
     """Return the columns by path; a struct is a group of columns."""
     found: dict[str, Any] = {}
     groups = [(name, column, 0) for name, column in zip(batch.schema.names, batch.columns, strict=True)]
+    if len(set(batch.schema.names)) < len(groups):
+        raise ValueError("expected columns of different names")
     arrow, _ = pyarrow()
     while groups:
         path, column, depth = groups.pop(0)
@@ -195,7 +197,7 @@ class ArrowEpisode(StoredEpisode):
         if math.prod(shape) != math.prod(field.shape):
             raise self._corrupt(name, f"{list(field.shape)} in every row", str(list(shape)))
         rows = column_rows(column[:count], (field.dtype, shape), place, is_picture=is_picture)
-        return np.concatenate([rows.reshape(-1, *field.shape), field.zeros(len(column) - count)])
+        return np.concatenate([rows.reshape(count, *field.shape), field.zeros(len(column) - count)])
 
 
 def _checked(path: Path, steps: Any, rows: int) -> int:

@@ -19,7 +19,7 @@ from rlx.files.disk import parse_object, read_object
 from rlx.formats.common.fields import NOT_OF_STEPS, can_be_noted, expecting, not_taken_note
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.provenance import KEY, read_notes
-from rlx.formats.common.rows.episodes import shard_bounds
+from rlx.formats.common.rows.episodes import EPISODES_WITHOUT_STEP, WITHOUT_STEP, shard_bounds
 from rlx.formats.common.source import EpisodeGroups
 from rlx.formats.minari import arrow
 from rlx.formats.minari.episode import Episode, EpisodeDataset, MinariFields, StoredEpisode, fields_of
@@ -70,7 +70,8 @@ class Minari(EpisodeGroups):
                 raise SourceNotFoundError(f"{self.root / METADATA} is missing")
             for number in range(*self.first_episodes[shard : shard + 2]):
                 with open_episode(number) as episode:
-                    dropped["episode_without_step"] += episode.steps == 0
+                    if not episode.steps:
+                        dropped[WITHOUT_STEP] += 1
                     yield from episode.blocks()
 
     @contextmanager
@@ -108,6 +109,7 @@ def open_minari(directory: Path) -> Minari:
     described, not_taken = _description(metadata)
     notes |= {"minari": described} if described else {}
     notes |= {"lossy_jpeg": found.lossy} if found.lossy else {}
+    notes |= {EPISODES_WITHOUT_STEP: steps.count(0)} if 0 in steps else {}
     notes |= not_taken_note({**found.not_taken, **dict.fromkeys([*others, *not_taken], NOT_OF_STEPS)})
     return Minari(root, _id(metadata, root), schema, notes, found.leaves, shard_bounds(steps), str(storage))
 

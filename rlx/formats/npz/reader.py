@@ -10,7 +10,7 @@ import zlib
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ from rlx.files.disk import check_readable
 from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, RowType, expecting, not_taken_note
 from rlx.formats.common.npy import NpyStream
 from rlx.formats.common.provenance import read_notes
-from rlx.formats.common.rows.episodes import Batch, EpisodeTable, RowStream, without_outcome
-from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, scan_following
+from rlx.formats.common.rows.episodes import PADDING, Batch, EpisodeTable, ending_notes
+from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, RowRuns
+from rlx.formats.common.rows.table import row_stream
 from rlx.formats.common.rows.ted_fields import (
     DONE,
     TERMINATED,
@@ -32,6 +33,7 @@ from rlx.formats.common.rows.ted_fields import (
     TRUNCATED,
     StreamColumns,
     TedFields,
+    locator_of,
     ted_fields,
 )
 from rlx.formats.common.source import MalformedError, OneFile, batch_rows, damage
@@ -57,6 +59,11 @@ class Archive:
         infos = archive.infolist()
         if len(infos) > _MAX_MEMBERS:
             raise CorruptShardError(f"{path}: expected at most {_MAX_MEMBERS:,} arrays, found {len(infos):,}")
+        names = Counter(info.filename for info in infos)
+        if several := [name for name, count in names.items() if count > 1]:
+            raise CorruptShardError(
+                f"{path}: {several[0]}: expected one member of this name, found {names[several[0]]}"
+            )
         self._infos = {info.filename.removesuffix(SUFFIX): info for info in infos if info.filename.endswith(SUFFIX)}
         self._bytes = path.stat().st_size
         self.others = [info.filename for info in infos if not info.filename.endswith(SUFFIX)]
@@ -92,8 +99,12 @@ class Archive:
             member.finish()
             return rows
 
-    def batches(self, names: Sequence[str], size: int) -> Generator[Batch, None, None]:
-        """Yield rows of several arrays, at most ``size`` of each at a time."""
+    def group_start(self, row: int) -> int:  # noqa: ARG002  (an archive can only be read from its start)
+        """Return 0."""
+        return 0
+
+    def batches(self, names: Sequence[str], size: int, row: int = 0) -> Generator[Batch, None, None]:  # noqa: ARG002
+        """Yield rows of several arrays, at most ``size`` of each at a time, from the first on."""
         with ExitStack() as stack:
             members = {name: stack.enter_context(self.member(name)) for name in dict.fromkeys(names)}
             rows = next(iter(members.values())).count
@@ -130,12 +141,16 @@ class Npz(OneFile):
 
     Args:
         finals: array of final observations, one row per episode, by observation.
+        runs: the rows, episode by episode; None if that is their order.
+        padding: masked rows, which are left out.
     """
 
     fields: TedFields
     notes: Mapping[str, Any]
     episodes: EpisodeTable
     finals: Mapping[str, str]
+    runs: RowRuns | None = None
+    padding: int = 0
 
     @property
     def schema(self) -> Schema:
@@ -148,10 +163,11 @@ class Npz(OneFile):
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:  # noqa: ARG002
         """Yield all steps."""
+        if self.padding:
+            dropped[PADDING] += self.padding
         paths = [*self.fields.paths.values(), *self.fields.after.values()]
         with expecting(LAYOUT), opened(self.path) as archive, ExitStack() as stack:
-            batches = archive.batches(paths, batch_rows(self.schema))
-            stream = stack.enter_context(closing(RowStream(archive.path, batches)))
+            stream = stack.enter_context(closing(row_stream(archive.path, archive, paths, self.schema, self.runs)))
             finals = {name: stack.enter_context(archive.member(path)) for name, path in self.finals.items()}
             row = 0
             for place, episode in enumerate(self.episodes):
@@ -222,14 +238,15 @@ def open_npz(path: Path) -> Npz:
             raise SourceError(f"{path} has no step")
         finals = {name: FINAL + name for name in fields.schema if FINAL + name in types}
         if is_tabled:
-            episodes = _tabled(archive, flags, steps, fields, finals)
+            found = _tabled(archive, flags, steps, fields, finals)
+            episodes = found.table
         else:
             finals = {}
-            found = _scanned(archive, fields, [name for name in fields.scanned if kinds.get(name) is not None])
+            found = _scanned(archive, fields, kinds)
             episodes, fields = found.table, fields.torn(found.torn)
-        notes = {**archive.notes(), "format": "npz", **without_outcome(episodes)}
+        notes = {**archive.notes(), "format": "npz", **ending_notes(episodes), **found.notes}
         notes |= not_taken_note({**fields.not_taken, **not_taken})
-    return Npz(path.parent, path.name, fields, notes, episodes, finals)
+    return Npz(path.parent, path.name, fields, notes, episodes, finals, found.runs, found.padding)
 
 
 def _is_needed(name: str) -> bool:
@@ -240,17 +257,18 @@ def _rows(shape: tuple[int, ...]) -> int:
     return shape[0] if shape else 0
 
 
-def _scanned(archive: Archive, fields: TedFields, names: Sequence[str]) -> FoundEpisodes:
-    def recorded(batch: Batch) -> NDArray[np.bool_]:
-        return np.full(len(batch[names[0]]), bool(fields.after))
-
-    rows = archive.batches([*names, *fields.after, *fields.after.values()], batch_rows(fields.schema))
-    return scan_following(rows, fields.after, fields.decides, recorded)
+def _scanned(archive: Archive, fields: TedFields, kinds: Mapping[str, RowType | None]) -> FoundEpisodes:
+    locator = locator_of(kinds)
+    names = [name for name in (*fields.scanned, *filter(None, [locator])) if kinds.get(name) is not None]
+    scan = EpisodeScan(str(archive.path), fields.after, fields.decides, locator)
+    for batch in archive.batches([*names, *fields.after, *fields.after.values()], batch_rows(fields.schema)):
+        scan.add(batch, np.full(len(batch[names[0]]), bool(fields.after)))
+    return scan.found()
 
 
 def _tabled(
     archive: Archive, flags: Sequence[str], steps: int, fields: TedFields, finals: Mapping[str, str]
-) -> EpisodeTable:
+) -> FoundEpisodes:
     table = {name: archive.whole(GROUP + name) for name in TABLE if GROUP + name in archive.names}
     lengths = table["length"]
     for name, column in table.items():
@@ -265,18 +283,19 @@ def _tabled(
         expected = (len(lengths), *fields.schema[name].shape)
         kind, shape = archive.type_of(final)
         if kind is None or (kind[0], shape) != (fields.schema[name].dtype, expected):
-            found = "objects" if kind is None else f"{kind[0]}{list(shape)}"
-            raise archive.wrong(final, f"{fields.schema[name].dtype}{list(expected)}", found)
+            there = "objects" if kind is None else f"{kind[0]}{list(shape)}"
+            raise archive.wrong(final, f"{fields.schema[name].dtype}{list(expected)}", there)
     ends = np.cumsum(lengths)
-    scan = EpisodeScan()
+    scan = EpisodeScan(str(archive.path))
     for batch in archive.batches(flags, _SCANNED_ROWS):
         numbers = np.arange(scan.rows, scan.rows + len(batch[flags[0]]))
         trajectory = np.searchsorted(ends, numbers, side="right")
         scan.add({**batch, TRAJECTORY: trajectory}, np.ones(len(numbers), bool))
-    episodes = scan.found().table
-    if len(episodes) != len(lengths):
+    found = scan.found()
+    if len(found.table) != len(lengths):
         raise archive.wrong(flags[0], "flags at the last step of a trajectory only", "some elsewhere")
     never = np.zeros(len(lengths), bool)
     known = table.get("final_recorded", ~never) if finals else never
     numbers, resets = table.get("episode", np.arange(len(lengths))), table.get("from_reset", ~never)
-    return episodes.but(number=numbers, final_recorded=known, from_reset=resets, cut=table.get("cut", never))
+    episodes = found.table.but(number=numbers, final_recorded=known, from_reset=resets, cut=table.get("cut", never))
+    return replace(found, table=episodes)

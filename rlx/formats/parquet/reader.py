@@ -15,6 +15,7 @@ from rlx.errors import SourceError
 from rlx.formats.common.fields import expecting
 from rlx.formats.common.parquet_file import ParquetParts, files_of, is_parquet, opened, parts_of
 from rlx.formats.common.provenance import KEY, read_notes
+from rlx.formats.common.rows.episodes import EPISODES_WITHOUT_STEP
 from rlx.formats.common.rows.table import Table, TablePlace, TableRun, open_table
 from rlx.formats.parquet.known import JOINED, has_episodes, is_joined, list_lengths, notes_of, parts_beside, table_of
 from rlx.formats.registry import COLUMN_PATHS
@@ -52,6 +53,8 @@ def open_parquet(path: Path, split: str | None = None, **columns: str) -> TableR
         if not columns and is_joined(file.names):
             root, beside = root.parent.parent, parts_beside(parts[0])
         lengths = list_lengths(ParquetParts(path, parts)) if layout == _EPISODES_LAYOUT else None
+        if lengths is not None and (count := int((lengths == 0).sum())):
+            notes[EPISODES_WITHOUT_STEP] = count
     place = TablePlace(
         path,
         root,

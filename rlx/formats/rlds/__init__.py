@@ -10,7 +10,7 @@ FORMAT = Format(
     "rlds",
     __name__,
     reads="dataset",
-    options={"split": str, "files": str},
+    options={"split": str, "files": str, "last": str},
     marks=(FEATURES, INFO),
     writes=("datasets",),
 )

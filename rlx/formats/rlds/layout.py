@@ -71,6 +71,10 @@ class Feature:
             return BYTES_LIST
         return FLOAT_LIST if self.dtype == "float32" else INT64_LIST
 
+    def holds(self, values: Values, rows: int) -> bool:
+        """Return whether it has this many rows in an example; rows without a number are not stored."""
+        return 0 in self.shape or self.count(values) == rows
+
     def count(self, values: Values) -> int:
         """Return its number of rows in an example."""
         if self.encoding in ("none", "text"):
@@ -80,10 +84,15 @@ class Feature:
     def rows(self, values: Values, start: int, stop: int) -> NDArray[Any]:
         """Return rows [stop - start, ...] of an example; raises MalformedError if they are damaged."""
         size = math.prod(self.shape)
+        if not size:
+            return np.zeros((stop - start, *self.shape), self.dtype)
         if self.encoding == "none":
             if not isinstance(values, np.ndarray) or len(values) % max(1, size):
                 raise MalformedError(f"expected {self.dtype}{list(self.shape)} per step, found {_found(values)}")
-            rows = values[start * size : stop * size].astype(self.dtype, casting="unsafe")
+            stored = values[start * size : stop * size]
+            rows = stored.astype(self.dtype, casting="unsafe")
+            if (changed := (rows != stored) & (stored == stored)).any():
+                raise MalformedError(f"expected {self.dtype}{list(self.shape)}, found {stored[changed][0]}")
             return rows.reshape(stop - start, *self.shape)
         if not isinstance(values, list):
             raise MalformedError(f"expected a text per step, found {_found(values)}")

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
-from rlx.errors import CorruptShardError, SourceError
+from rlx.errors import CorruptShardError, OptionError, SourceError
 from rlx.files.disk import read_object
 from rlx.files.location import checked_name
 from rlx.formats.common import record_files
@@ -21,6 +23,7 @@ from rlx.formats.common.fields import (
     ExtraFields,
     check_field,
     expecting,
+    flags_of,
     missing_field,
     not_taken_note,
     with_flags,
@@ -28,7 +31,7 @@ from rlx.formats.common.fields import (
 from rlx.formats.common.pictures import is_jpeg
 from rlx.formats.common.provenance import KEY, noted_fields, read_notes
 from rlx.formats.common.record_files import records
-from rlx.formats.common.rows.episodes import episode_blocks, last_flag
+from rlx.formats.common.rows.episodes import WITHOUT_STEP, episode_blocks, last_flag
 from rlx.formats.common.source import MalformedError
 from rlx.formats.common.tf_example import Feature as Values
 from rlx.formats.common.tf_example import parse_example
@@ -52,14 +55,15 @@ from rlx.formats.rlds.layout import (
     steps_features,
 )
 from rlx.schema import FLAGS as SCHEMA_FLAGS
-from rlx.schema import TEXT, Role, Schema
+from rlx.schema import TEXT, Role, Schema, is_action
 
 _MAX_SHARDS = 100_000
 _MAX_EXAMPLES = 2**40
 _WORD = re.compile(r"[A-Za-z0-9][\w.-]*")
 _MAX_VALUES = 2**24
-SINGLE = "single_step_episode"
 SPLIT = "split"
+# What RLDS does not have in these rows, so that it is counted instead of read.
+_LAST_ROW, _FIRST_LATE, _TERMINAL_EARLY = "{}_in_the_last_row", "is_first_in_mid_episode", "is_terminal_in_mid_episode"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +147,7 @@ class RLDS:
         features: feature of every field but the flags.
         found: the files, each a shard.
         is_split: whether a field has the split of every step.
+        is_step: whether the last row of an episode is a step, too.
     """
 
     root: Path
@@ -152,6 +157,7 @@ class RLDS:
     features: Mapping[str, Feature]
     found: tuple[SplitFile, ...]
     is_split: bool = False
+    is_step: bool = False
 
     def shards(self) -> Sequence[int]:
         """Return the numbers of the shards, one per file."""
@@ -171,10 +177,10 @@ class RLDS:
                 try:
                     values = parse_example(record, max_values=min(len(record), _MAX_VALUES))
                     split = file.split if self.is_split else None
-                    episode = Episode(values, self.features, self.schema, first + number, split)
-                    dropped[SINGLE] += episode.steps == 0
-                    yield from episode.blocks()
-                except MalformedError as exc:
+                    place = first + number
+                    episode = Episode(values, self.features, self.schema, place, split, is_step=self.is_step)
+                    yield from episode.blocks(dropped)
+                except (MalformedError, CorruptShardError) as exc:
                     raise CorruptShardError(f"{path} is corrupt: record {number}: {exc}") from exc
                 found = number + 1
             if found != expected:
@@ -187,13 +193,17 @@ def recognises(path: Path) -> bool:
 
 
 @expecting(LAYOUT)
-def open_rlds(path: Path, *, split: str | None = None, files: str | None = None) -> RLDS:
+def open_rlds(path: Path, *, split: str | None = None, files: str | None = None, last: str = "observation") -> RLDS:
     """Return the dataset in the directory of one of its versions; the field ``split`` names the split of each step.
 
     Args:
         split: name of the only split to take; the field of splits is then left out.
         files: glob of the names of the files to take; others may be missing.
+        last: what the last row of an episode is: ``observation``, as RLDS has it, or a ``step``, as in files whose last
+            rows have an action and a reward.
     """
+    if last not in ("observation", "step"):
+        raise OptionError(f"`from_` rlds: last={last}: expected observation or step")
     path = path.absolute()
     info = read_object(path / INFO)
     chosen = files_of(info, path / INFO, split, files)
@@ -227,7 +237,7 @@ def open_rlds(path: Path, *, split: str | None = None, files: str | None = None)
     images = [name for name, feature in features.items() if feature.encoding == "image"]
     if lossy := [name for name in images if _is_lossy(first.get(f"steps/{name}"))]:
         notes["lossy_jpeg"] = lossy
-    return RLDS(path, _id(info), schema, notes, features, tuple(chosen), is_split)
+    return RLDS(path, _id(info), schema, notes, features, tuple(chosen), is_split, last == "step")
 
 
 def _schema(extras: ExtraFields, place: Path) -> Schema:
@@ -277,14 +287,18 @@ def _id(info: Mapping[str, Any]) -> str:
 class Episode:
     """One example: an episode of T + 1 rows, the last of which only has an observation.
 
+    A row that is marked as the first begins an episode of its own.
+
     Args:
         values: of the example.
         features: feature of every field but the flags.
         place: number of the episode, if the example has none.
         split: of the episode, for the field of that name; None without such a field.
+        is_step: whether the last row is a step, too.
 
     Raises:
         MalformedError: features are missing, or of different lengths.
+        CorruptShardError: a flag is not 0 or 1.
     """
 
     def __init__(
@@ -294,15 +308,14 @@ class Episode:
         schema: Schema,
         place: int,
         split: str | None = None,
+        *,
+        is_step: bool = False,
     ) -> None:
         self._values = values
         self._features = features
         self._schema = schema
         self._split = split
         is_last = self._flags(LAST)
-        self.steps = len(is_last) - 1
-        if self.steps < 0:
-            raise MalformedError(f"steps/{LAST}: expected at least one step, found none")
         if is_last[:-1].any():
             raise MalformedError(f"steps/{LAST}: expected it at the last step only")
         terminal, first = self._flags(TERMINAL), self._flags(FIRST)
@@ -311,52 +324,75 @@ class Episode:
                 f"steps/{TERMINAL}, steps/{FIRST}: expected {len(is_last):,} rows, "
                 f"found {len(terminal):,} and {len(first):,}"
             )
-        self._terminated, self._from_reset = bool(terminal[-1]), bool(first[0])
+        self._terminal, self._first = terminal, first
+        starts = np.flatnonzero(first[1:]) + 1
+        self._bounds = [0, *starts.tolist(), len(first)] if len(first) else [0]
         self._number = self._number_at(EPISODE_ID, place)
-        self._is_cut = bool(self._number_at(CUT, 0))
+        self._is_cut = not is_last[-1:].all() or bool(flags_of(np.array([self._number_at(CUT, 0)]), CUT))
+        self._finals = int(not is_step)
         for name, feature in features.items():
-            found = feature.count(self._feature(name))
-            if found != self.steps + 1:
-                raise MalformedError(f"steps/{name}: expected {self.steps + 1:,} rows, found {found:,}")
+            if not feature.holds(self._feature(name), len(is_last)):
+                found = feature.count(self._feature(name))
+                raise MalformedError(f"steps/{name}: expected {len(is_last):,} rows, found {found:,}")
 
-    def blocks(self) -> Iterator[Block]:
-        """Yield the episode in blocks."""
-        return episode_blocks(
-            self._schema,
-            self._rows,
-            steps=self.steps,
-            number=self._number,
-            from_reset=self._from_reset,
-            cut=self._is_cut,
-        )
+    def blocks(self, dropped: Counter[str]) -> Iterator[Block]:
+        """Yield the steps in blocks; counts in ``dropped`` what the last row has besides the observation, and flags."""
+        dropped.update(+self._unread())
+        for start, stop in pairwise(self._bounds):
+            steps, terminated = stop - start - self._finals, bool(self._terminal[stop - 1])
+            yield from episode_blocks(
+                self._schema,
+                partial(self._rows, start, steps, terminated),
+                steps=steps,
+                number=self._number,
+                from_reset=bool(self._first[start]),
+                final_recorded=bool(self._finals),
+                cut=self._is_cut or stop < self._bounds[-1],
+            )
 
-    def _rows(self, name: str, start: int, stop: int) -> NDArray[Any]:
+    def _unread(self) -> Counter[str]:
+        """Return how many episodes have no step, and how many rows have what RLDS does not have there."""
+        ends = np.array(self._bounds[1:], np.int64)
+        early = self._terminal.copy()
+        early[ends - 1] = False
+        counts = Counter({_FIRST_LATE: len(ends[1:]), _TERMINAL_EARLY: int(early.sum())})
+        counts[WITHOUT_STEP] = int((np.diff(self._bounds) == self._finals).sum()) if len(ends) else 1
+        for name in self._features if self._finals else ():
+            group = "action" if is_action(name) else name
+            if group in ("action", "reward"):
+                lasts = [self._values_of(name, stop - 1, stop).astype(bool).any() for stop in ends.tolist()]
+                counts[_LAST_ROW.format(group)] += int(sum(lasts))
+        return counts
+
+    def _rows(self, first: int, steps: int, terminated: bool, name: str, start: int, stop: int) -> NDArray[Any]:
         if name in SCHEMA_FLAGS:
-            return last_flag(start, stop, self.steps, is_set=self._terminated == (name == "terminated"))
+            return last_flag(start, stop, steps, is_set=terminated == (name == "terminated"))
         if name not in self._features:
             return np.full(stop - start, self._split, object)
+        there = min(stop, steps + self._finals)
+        rows = self._values_of(name, first + start, first + there)
+        check_field(name, self._schema[name], rows, f"steps/{name}", first + start)
+        return rows if there == stop else np.concatenate([rows, self._schema[name].zeros(stop - there)])
+
+    def _values_of(self, name: str, start: int, stop: int) -> NDArray[Any]:
         try:
-            rows = self._features[name].rows(self._feature(name), start, stop)
+            return self._features[name].rows(self._feature(name), start, stop)
         except MalformedError as exc:
             raise MalformedError(f"steps/{name}: {exc}") from exc
-        try:
-            check_field(name, self._schema[name], rows, f"steps/{name}", start)
-        except CorruptShardError as exc:
-            raise MalformedError(str(exc)) from exc  # reported with the record's number
-        return rows
 
     def _feature(self, name: str) -> Values:
         values = self._values.get(f"steps/{name}")
+        if values is None and 0 in self._features[name].shape:
+            return []
         if values is None:
-            raise MalformedError(f"steps/{name}: expected {self.steps + 1:,} rows, found none")
+            raise MalformedError(f"steps/{name}: expected {len(self._first):,} rows, found none")
         return values
 
     def _flags(self, name: str) -> NDArray[np.bool_]:
         values = self._values.get(f"steps/{name}")
-        if not isinstance(values, np.ndarray) or values.dtype != np.int64:
+        if not isinstance(values, np.ndarray):
             raise MalformedError(f"steps/{name}: expected one flag per step, found none")
-        flags: NDArray[np.bool_] = values != 0
-        return flags
+        return flags_of(values, f"steps/{name}")
 
     def _number_at(self, name: str, otherwise: int) -> int:
         values = self._values.get(name)

@@ -2,18 +2,20 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
+from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError
-from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, expecting, not_taken_note
+from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, expecting, flags_of, not_taken_note
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.episodes import Hdf5Episodes, field_shape, find_extras, leaves_of, rows_in
 from rlx.formats.common.hdf5.text import is_text
-from rlx.formats.common.rows.episodes import RowEpisode, shard_bounds, without_outcome
+from rlx.formats.common.rows.episodes import RowEpisode, ending_notes, shard_bounds
 from rlx.formats.robomimic import ACTIONS, ATTRIBUTES, DONES, KNOWN, LAYOUT, NEXT, OBS, RECORDED, REWARDS, STEPS
 from rlx.schema import FLAGS, TEXT, Field, Role, Schema
 
@@ -38,11 +40,12 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
         if not demos:
             raise SourceError(f"{path} has no demonstration")
         said = hdf5_file.notes(file)
-        fields, paths, after, extras = _fields(file, demos, said)
+        recorded = {name for name in (REWARDS, DONES) if any(_has(file, number, name) for number in demos)}
+        fields, paths, after, extras = _fields(file, demos, said, has_rewards=REWARDS in recorded)
         has_next = hdf5_file.has(file, f"data/demo_{demos[0]}/{NEXT}")
         episodes, has_early = [], False
         for number in demos:
-            episode, is_early = _episode(file, number, final_recorded=has_next)
+            episode, is_early = _episode(file, number, final_recorded=has_next, has_dones=DONES in recorded)
             episodes.append(episode)
             has_early |= is_early
         if has_early:
@@ -51,7 +54,12 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
             fields["dones"] = Field(hdf5_file.numbers(file, paths["dones"].format(demos[0])).dtype.name, (), Role.NEXT)
         for other in others:
             extras.leave(other, NOT_OF_STEPS)
-        notes = {**_notes(file, said), **without_outcome(episodes), **not_taken_note(extras.not_taken)}
+        notes = {
+            **_notes(file, said),
+            **_unrecorded(recorded),
+            **ending_notes(episodes),
+            **not_taken_note(extras.not_taken),
+        }
         schema = Schema(fields)
     bounds = shard_bounds(episode.rows for episode in episodes)
     return Hdf5Episodes(
@@ -71,12 +79,13 @@ def _demos(file: h5py.File) -> tuple[list[int], list[str]]:
 
 
 def _fields(
-    file: h5py.File, demos: list[int], said: Mapping[str, Any]
+    file: h5py.File, demos: list[int], said: Mapping[str, Any], *, has_rewards: bool
 ) -> tuple[dict[str, Field], dict[str, str], dict[str, str], ExtraFields]:
     demo = hdf5_file.group(file, f"data/demo_{demos[0]}")
     keys = [leaf.partition("/")[2] for leaf in hdf5_file.leaves(demo, OBS)]
     names = {key: "observation" if keys == ["observation"] else f"observation/{key}" for key in keys}
-    below = {name: f"{OBS}/{key}" for key, name in names.items()} | {"action": ACTIONS, "reward": REWARDS}
+    below = {name: f"{OBS}/{key}" for key, name in names.items()} | {"action": ACTIONS}
+    below |= {"reward": REWARDS} if has_rewards else {}
     has_next = hdf5_file.has(demo, NEXT)
     fields: dict[str, Field] = {}
     for name, path in below.items():
@@ -86,7 +95,7 @@ def _fields(
         role = {"action": Role.STEP, "reward": Role.NEXT}.get(name, Role.OBSERVATION)
         dtype = TEXT if is_text(found) else found.dtype.name
         fields[name] = Field(dtype, field_shape(found, is_number=name == "reward"), role)
-    fields |= FLAGS
+    fields = {**fields, "reward": fields.get("reward", Field("float32", (), Role.NEXT)), **FLAGS}
     extras, after = _extras(file, demos, [*fields, "dones"], said)
     after |= {name: f"{NEXT}/{key}" for key, name in names.items()} if has_next else {}
     return (
@@ -125,16 +134,32 @@ def _extras(
     return extras, after
 
 
-def _episode(file: h5py.File, number: int, *, final_recorded: bool) -> tuple[RowEpisode, bool]:
+def _has(file: h5py.File, number: int, name: str) -> bool:
+    return hdf5_file.has(hdf5_file.group(file, f"data/demo_{number}"), name)
+
+
+def _unrecorded(recorded: Collection[str]) -> dict[str, str]:
+    """Return the notes of what no demonstration has, as those of Isaac Lab and MimicGen."""
+    notes = {} if REWARDS in recorded else {"rewards": "unrecorded: zeros"}
+    return notes if DONES in recorded else {**notes, "terminated": "unrecorded"}
+
+
+def _episode(file: h5py.File, number: int, *, final_recorded: bool, has_dones: bool) -> tuple[RowEpisode, bool]:
     """Return one demonstration, and whether a step before its end is flagged."""
     demo = hdf5_file.group(file, f"data/demo_{number}")
     rows = len(hdf5_file.numbers(demo, ACTIONS))
     there = hdf5_file.attributes(demo)
     if STEPS in there and (said := hdf5_file.integer(demo, STEPS)) != rows:
         raise CorruptShardError(f"{file.filename}: {demo.name}: expected {said:,} samples, found {rows:,} actions")
-    dones = hdf5_file.read_finite(hdf5_file.numbers(demo, DONES, rows=rows), 0, rows).reshape(rows, -1) != 0
+    dones: NDArray[np.bool_] = np.zeros(rows, bool)
+    if has_dones:
+        dones = hdf5_file.read_flags(hdf5_file.numbers(demo, DONES, rows=rows), 0, rows).reshape(
+            rows, -1 if rows else 1
+        )
     terminated = bool(rows and dones[-1].any())
     values = {name: hdf5_file.integer(demo, name) for name in RECORDED if name in there}
+    for name in values.keys() - {"episode"}:
+        flags_of(np.array([values[name]]), f"{file.filename}: {demo.name}: {name} (an attribute)")
     episode = RowEpisode(
         values.get("episode", number),
         rows,

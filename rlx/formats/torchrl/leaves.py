@@ -56,7 +56,11 @@ class MemmapLeaves:
 
     def files(self, kinds: Mapping[str, RowType]) -> Sequence[str]:
         """Return one file per leaf."""
-        return [f"{path}/{METADATA}" if kind[0] == TEXT else f"{path}{SUFFIX}" for path, kind in kinds.items()]
+        return [
+            f"{path}/{METADATA}" if kind[0] == TEXT else f"{path}{SUFFIX}"
+            for path, kind in kinds.items()
+            if 0 not in kind[1]
+        ]
 
     @contextmanager
     def opened(self, kinds: Mapping[str, RowType]) -> Iterator[Mapping[str, LeafRows]]:
@@ -66,6 +70,8 @@ class MemmapLeaves:
             for path, kind in kinds.items():
                 if kind[0] == TEXT:
                     leaves[path] = _TextLeaf(self.root, path, self.dimensions, self.rows)
+                elif 0 in kind[1]:
+                    leaves[path] = _EmptyLeaf(f"{self.root}: {path}", kind)
                 else:
                     file = stack.enter_context(_checked(self.root, path, kind, self.rows).open("rb"))
                     leaves[path] = _NumberLeaf(f"{self.root}: {path}", file, kind)
@@ -106,6 +112,18 @@ class _NumberLeaf:
         if (found := self._file.readinto(rows.reshape(-1).view(np.uint8).data)) != rows.nbytes:
             raise CorruptShardError(f"{self.place}: expected {rows.nbytes:,} bytes from row {start:,}, found {found:,}")
         return rows
+
+
+@dataclass(slots=True)
+class _EmptyLeaf:
+    """Rows without a number, which are not stored."""
+
+    place: str
+    kind: RowType
+
+    def read(self, first: int, count: int, stride: int = 1) -> NDArray[Any]:  # noqa: ARG002
+        dtype, shape = self.kind
+        return np.zeros((count, *shape), dtype)
 
 
 class _TextLeaf:

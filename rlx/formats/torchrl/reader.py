@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError
 from rlx.files.disk import read_object
-from rlx.formats.common.fields import NOT_OF_STEPS, expecting
+from rlx.formats.common.fields import NOT_OF_STEPS, RowType, expecting, flags_of
 from rlx.formats.common.provenance import read_notes_beside
 from rlx.formats.common.rows.scan import Recording, different
 from rlx.formats.common.rows.ted_fields import DONE, MASK, TERMINATED, TRAJECTORY, TRUNCATED, TedFields, ted_fields
@@ -49,13 +49,16 @@ def open_torchrl(path: Path, *, time_dim: int | None = None) -> TedRun:
     root = path / _STORAGE if (path / _BUFFER).is_file() else path
     _check_storage(path, root)
     batch, found = described(root)
-    fields = ted_fields(found, str(root))
     kinds = {name: kind for name, kind in found.items() if kind is not None}
+    leaves = MemmapLeaves(root, math.prod(batch), len(batch))
+    aliases = _aliases(batch, kinds, leaves)
+    fields = ted_fields({name: kind for name, kind in found.items() if name not in aliases.values()}, str(root))
     if not (filled := _filled(root, batch)):
         raise SourceError(f"{path} has no step")
     recording, oldest = _recording(root, batch[0], filled)
-    shape, leaves = (filled, *batch[1:]), MemmapLeaves(root, math.prod(batch), len(batch))
-    with leaves.opened(scanned(fields, kinds)) as files:
+    shape = (filled, *batch[1:])
+    with leaves.opened(scanned(fields, kinds) | {path: kinds[path] for path in aliases.values()}) as files:
+        files = {**files, **{name: files[path] for name, path in aliases.items()}}
         time = time_dimension(path, shape, fields, files, time_dim)
         return make_run(
             TedPlace(path, root, leaves, kinds, _LAYOUT),
@@ -71,6 +74,24 @@ def open_torchrl(path: Path, *, time_dim: int | None = None) -> TedRun:
             },
             not_taken=_state_of_buffer(path, root),
         )
+
+
+def _aliases(batch: Sequence[int], kinds: Mapping[str, RowType], leaves: MemmapLeaves) -> dict[str, str]:
+    """Return where ``split_trajectories`` put the mask of its padding, and the ids of trajectories, if not as usual.
+
+    Both are below its prefix, or beside the key of trajectories. A leaf called ``mask`` is that of a padding if some
+    steps at the ends of lanes, and no others, are masked.
+    """
+    for path, kind in kinds.items():
+        prefix, _, name = path.rpartition("mask")
+        if name or kind != ("bool", ()) or MASK in kinds or prefix[-1:] not in ("", "/"):
+            continue
+        with leaves.opened({path: kind}) as files:
+            mask = flags_of(files[path].read(0, math.prod(batch)), files[path].place).reshape(-1, batch[-1])
+        if len(batch) > 1 and not mask.all() and (mask[:, :-1] >= mask[:, 1:]).all():
+            ids = {TRAJECTORY: f"{prefix}traj_ids"} if TRAJECTORY not in kinds else {}
+            return {MASK: path} | {name: there for name, there in ids.items() if kinds.get(there) == ("int64", ())}
+    return {}
 
 
 def _check_storage(path: Path, root: Path) -> None:

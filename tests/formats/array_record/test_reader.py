@@ -106,10 +106,11 @@ def test_flags_end_trajectories(tmp_path: Path) -> None:
     source, dropped = open_array_record(write(tmp_path, pieces((5,), more=ends))), Counter[str]()
     first, second = merge(source.blocks(0, dropped), source.schema)
     assert (first["terminated"].tolist(), first.final_recorded) == ([False, True], False)
-    assert (second["truncated"].tolist(), second.cut, second.from_reset) == ([True], True, True)
-    # One step without an outcome of the truncated piece, and the one row of the last.
-    assert dropped == {"step_whose_outcome_is_not_recorded": 2}
-    assert source.notes["steps_without_outcome"] == 2
+    assert (second["truncated"].tolist(), second.cut, second.from_reset) == ([False, True], False, True)
+    assert not second.final_recorded
+    # The one row of the last piece.
+    assert dropped == {"step_whose_outcome_is_not_recorded": 1}
+    assert source.notes["steps_without_outcome"] == 1
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,8 @@ class TestPictures(SmallShards, TestVectors):
 def test_every_value(name: str) -> None:
     source, dropped = find_run(GOLDEN / f"{name}.h5", None), Counter[str]()
     found = merge(source.blocks(0, dropped), source.schema)
-    assert [(one.steps, one.final_recorded) for one in found] == [(4, False), (1, False), (5, True)]
-    assert dropped == {"step_whose_outcome_is_not_recorded": 1}
+    assert [(one.steps, one.final_recorded) for one in found] == [(4, False), (1, False), (6, False)]
+    assert not dropped
     assert [bool(one["terminated"][-1]) for one in found] == [True, True, False]
     assert [bool(one["truncated"][-1]) for one in found] == [False, False, True]
     names = ["observation/_index_0", "observation/_index_1"] if name == "tuples" else ["observation"]
@@ -60,7 +60,7 @@ def test_every_value(name: str) -> None:
                 seen = one[observation] if one.final_recorded else one[observation][:-1]
                 assert seen.dtype == stored.dtype
                 np.testing.assert_array_equal(seen, stored)
-    assert (source.id, source.notes) == (name, {"format": "d3rlpy 2.1", "steps_without_outcome": 1})
+    assert (source.id, source.notes) == (name, {"format": "d3rlpy 2.1", "truncations_without_final_observation": 1})
 
 
 def test_columns_of_other_episodes_are_left_out(tmp_path: Path) -> None:

@@ -53,28 +53,24 @@ class TestD3rlpy(DatasetExporterContract):
     }
 
     def expected(self, trajectory: Trajectory, sample: str) -> Arrays | None:
-        """Of an episode that did not terminate, the last row tells what was seen, and no step."""
-        arrays = super().expected(trajectory, sample) or {}
-        steps, terminated = trajectory.steps, bool(arrays["terminated"][-1])
-        kept = steps if terminated else steps - 1
-        if not kept:
-            return None
+        """An episode that did not terminate was truncated; no observation follows its last step."""
+        arrays, steps = super().expected(trajectory, sample) or {}, trajectory.steps
         found: Arrays = {}
         for name, rows in arrays.items():
             if name.startswith("observation"):
-                rows = np.concatenate([rows[:steps], np.zeros_like(rows[:1])]) if terminated else rows[:steps]
+                rows = np.concatenate([rows[:steps], np.zeros_like(rows[:1])])
                 rows = rows[:, None] if rows.ndim == 1 else channels_first(CHOSEN[sample][name]).arrange(rows)
                 found[TUPLE.get(name, name)] = rows
             else:
-                found[name] = rows[:kept].astype(np.float32) if name == "reward" else rows[:kept]
-        found["truncated"] = np.arange(kept) == (kept if terminated else kept - 1)
+                found[name] = rows[:steps].astype(np.float32) if name == "reward" else rows[:steps]
+        found["truncated"] = (np.arange(steps) == steps - 1) & ~arrays["terminated"]
         return found
 
     def expected_role(self, name: str, field: Field) -> Role:
         return Role.STEP if name in ("info/score", "h") else field.role
 
-    def keeps_final(self, trajectory: Trajectory) -> bool:
-        return not trajectory["terminated"][-1]
+    def keeps_final(self, trajectory: Trajectory) -> bool:  # noqa: ARG002
+        return False
 
 
 TUPLE = {"observation/camera": "observation/_index_0", "observation/arm/angle": "observation/_index_1"}

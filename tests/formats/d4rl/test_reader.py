@@ -55,10 +55,10 @@ def told(trajectory: Trajectory) -> tuple[list[int], str, bool]:
         ("..x", True, [([0, 1, 2, 3], "x", True)]),
         ("...", True, [([0, 1, 2, 3], ".", True)]),
         ("..t", False, [([0, 1, 2, 0], "t", False)]),
-        ("..x", False, [([0, 1, 2], ".", True)]),
+        ("..x", False, [([0, 1, 2, 0], "x", False)]),
         ("...", False, [([0, 1, 2], ".", True)]),
         (".tx.", True, [([0, 1, 2], "t", True), ([1000, 1001], "x", True), ([2000, 2001], ".", True)]),
-        (".tx.", False, [([0, 1, 0], "t", False)]),
+        (".tx.", False, [([0, 1, 0], "t", False), ([1000, 0], "x", False)]),
     ],
 )
 def test_how_episodes_end(
@@ -177,7 +177,7 @@ def test_the_first_version_of_d3rlpy(tmp_path: Path) -> None:
     write_d4rl(tmp_path / "v1.h5", ends="...t.x...t.x", next_observations=False, **more)
     source = find_run(tmp_path / "v1.h5", None)
     assert source == find_run(tmp_path / "v1.h5", None, "d3rlpy")
-    assert [told(one)[1:] for one in read(source, 0)] == [("t", False), (".", True)] * 2
+    assert [told(one)[1:] for one in read(source, 0)] == [("t", False), ("x", False)] * 2
     assert list(source.notes["not_taken"]) == ["metadata/algorithm"]
 
 

@@ -15,7 +15,8 @@ import pytest
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.formats.common.rows import episodes as row_episodes
-from rlx.formats.lerobot import reader as lerobot_module
+from rlx.formats.common.rows import table as row_table
+from rlx.formats.lerobot import files as lerobot_files
 from rlx.formats.lerobot.reader import LeRobot, open_lerobot, recognises
 from rlx.schema import Field, Role
 from tests.contracts.source import SourceContract, merge, read
@@ -29,7 +30,8 @@ Change = Callable[[Any], Any]
 class TestLeRobot(SourceContract):
     @pytest.fixture
     def root(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        monkeypatch.setattr(lerobot_module, "batch_rows", lambda _: 4)
+        for module in (lerobot_files, row_table):
+            monkeypatch.setattr(module, "batch_rows", lambda _: 4)
         monkeypatch.setattr(row_episodes, "block_steps", lambda _: 4)
         return shutil.copytree(GOLDEN, tmp_path / "walks")
 
@@ -119,7 +121,7 @@ def row(number: int, value: Any) -> Change:
     return change
 
 
-def test_a_truncated_episode_loses_its_last_step(tmp_path: Path) -> None:
+def test_a_truncated_episode_keeps_its_last_step(tmp_path: Path) -> None:
     path = copy(tmp_path)
     feature("next.truncated", dtype="bool", shape=[1])(path)
     table = pyarrow.parquet.read_table(path / DATA)
@@ -127,13 +129,10 @@ def test_a_truncated_episode_loses_its_last_step(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(table.append_column("next.truncated", truncated), path / DATA)
     source, dropped = open_lerobot(path), Counter[str]()
     first, *_ = merge(source.blocks(0, dropped), source.schema)
-    assert (first.steps, first["terminated"][-1], first["truncated"][-1], first.final_recorded) == (
-        3,
-        False,
-        True,
-        True,
-    )
-    assert dropped == {"step_whose_outcome_is_not_recorded": 1}
+    ending = (first.steps, first["terminated"][-1], first["truncated"][-1], first.final_recorded)
+    assert ending == (4, False, True, False)
+    assert not dropped
+    assert source.notes["truncations_without_final_observation"] == 1
 
 
 def test_a_robot_has_no_rewards(tmp_path: Path) -> None:
@@ -299,7 +298,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], type[SourceError], str]] = {
     "no steps": (
         column(EPISODES, "length", row(0, 0)),
         CorruptShardError,
-        "length: expected at least one step, found 0",
+        "expected 8 rows as in its episodes, found 12",
     ),
     "a gap": (
         column(EPISODES, "episode_index", row(1, 7)),
@@ -321,7 +320,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], type[SourceError], str]] = {
         CorruptShardError,
         "expected 549,755,813,896 rows as in its episodes, found 12",
     ),
-    "out of order": (column(DATA, "episode_index", row(3, 1)), CorruptShardError, "expected the episodes in order"),
+    "out of order": (
+        column(DATA, "episode_index", row(3, 1)),
+        CorruptShardError,
+        "expected as many rows of every episode as listed",
+    ),
     "no column": (column(DATA, "next.done", lambda _: None), CorruptShardError, "next.done is missing"),
     "no action": (column(DATA, "action", lambda _: None), CorruptShardError, "action is missing"),
     "no number": (

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, MissingExtraError, SourceError
 from rlx.formats.common.rows import episodes as row_episodes
-from rlx.formats.lerobot import reader as lerobot_module
+from rlx.formats.common.rows import table as row_table
+from rlx.formats.lerobot import files as lerobot_files
 from rlx.formats.lerobot.reader import LeRobot, open_lerobot
 from rlx.formats.lerobot.video import UNUSED, Video, check_samples
 from tests.contracts.source import SourceContract, fuzz, merge, read
@@ -36,7 +37,8 @@ class Videos(SourceContract):
 
     @pytest.fixture
     def root(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        monkeypatch.setattr(lerobot_module, "batch_rows", lambda _: 4)
+        for module in (lerobot_files, row_table):
+            monkeypatch.setattr(module, "batch_rows", lambda _: 4)
         monkeypatch.setattr(row_episodes, "block_steps", lambda _: 4)
         return shutil.copytree(GOLDEN / self.version, tmp_path / "filmed")
 
@@ -218,7 +220,7 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "no object": ("v2", episodes([1]), "line 1: expected an object"),
     "no length": ("v2", episodes({"episode_index": 0}), "expected episode_index and length, found 0 and None"),
     "a gap": ("v2", episodes({"episode_index": 1, "length": 5}), "expected 0, 1, 2 and so on"),
-    "no step": ("v2", episodes({"episode_index": 0, "length": 0}), "expected at least one step, found 0"),
+    "no step": ("v2", episodes({"episode_index": 0, "length": 0}), "expected 0 rows as in its episodes, found 5"),
     "chunks of none": ("v2", info(lambda _: {"chunks_size": 0}), "chunks_size: expected a number of files, found 0"),
     "fewer episodes": (
         "v2",

@@ -162,7 +162,7 @@ DAMAGE = {
     "an info less": (delete("episode_2/infos/score"), "episode_2/infos/score"),
     "a group for a dataset": (group_instead("episode_2/rewards"), "expected a dataset"),
     "a short observation": (resize("episode_2/observations", 7), "observations: expected 8 rows, found 7"),
-    "a long action": (resize("episode_2/actions", 8), "actions: expected 7 rows, found 8"),
+    "a long action": (resize("episode_2/actions", 8), "actions: expected 2 chunks, found 1 stored"),
     "another dtype": (replace("episode_2/rewards", np.zeros(7, "f4")), r"expected float64\[\], found float32\[\]"),
     "another shape": (
         replace("episode_2/observations", np.zeros((8, 4), "f4")),

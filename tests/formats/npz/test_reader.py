@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,7 +11,7 @@ import pytest
 
 from rlx.errors import CorruptShardError, SourceError
 from rlx.formats.npz.reader import open_npz, recognises
-from tests.contracts.source import FileContract, read, steps_or_error, with_wrong_bytes
+from tests.contracts.source import FileContract, merge, read, steps_or_error, with_wrong_bytes
 
 Arrays = dict[str, Any]
 ONES, FINAL = np.ones(9), "trajectories/final/observation"
@@ -62,9 +63,11 @@ def test_what_was_seen_last_is_not_there(tmp_path: Path) -> None:
     arrays = steps()
     arrays["next/truncated"], arrays["next/terminated"] = arrays["next/terminated"], arrays["next/truncated"]
     arrays["next/terminated"][2] = True
-    first, second = read(open_npz(write(tmp_path / "a.npz", arrays)), 0)
+    first, second, third = read(open_npz(write(tmp_path / "a.npz", arrays)), 0)
     assert (first.steps, first.final_recorded) == (3, False)
-    assert (second["observation"][:, 0].tolist(), second.final_recorded) == ([200, 201, 202, 203, 204], True)
+    assert (second["observation"][:, 0].tolist(), second.final_recorded) == ([100, 0], False)
+    assert (third["observation"][:, 0].tolist(), third.final_recorded) == ([200, 201, 202, 203, 204, 0], False)
+    assert third["truncated"].tolist() == [False] * 4 + [True]
 
 
 def test_rows_that_do_not_follow_each_other_are_trajectories_of_their_own(tmp_path: Path) -> None:
@@ -185,10 +188,11 @@ def test_texts_are_fields_and_what_else_is_there_is_named(tmp_path: Path) -> Non
     assert np.concatenate([one["info/lives"] for one in found]).tolist() == [*range(9)]
 
 
-def test_padding_is_refused(tmp_path: Path) -> None:
+def test_padding_is_left_out_and_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npz", {**with_next(steps()), "collector/mask": np.arange(9) < 8})
-    with pytest.raises(SourceError, match="collector/mask: expected no padding, found 1 rows that are masked"):
-        open_npz(path)
+    source, dropped = open_npz(path), Counter[str]()
+    assert sum(one.steps for one in merge(source.blocks(0, dropped), source.schema)) == 8
+    assert dropped == {"padding": 1}
 
 
 def test_what_is_known_of_each_step_is_used_without_a_table(tmp_path: Path) -> None:

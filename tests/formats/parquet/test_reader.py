@@ -258,6 +258,36 @@ def test_files_below_data_and_of_the_hubs_conversion(tmp_path: Path) -> None:
     assert sum(one.steps for one in read(open_parquet(tmp_path), 0)) == 10
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["part-{:05d}-1a2b-c000.snappy.parquet", "part.{}.parquet", "part-{}.parquet", "steps_{}.parquet", "{}.parquet"],
+)
+def test_parts_are_read_in_the_order_of_their_numbers(name: str, tmp_path: Path) -> None:
+    one = read(open_parquet(series(tmp_path / "one", [24])), 0)
+    parts = open_parquet(series(tmp_path / "several", [2] * 12, name))
+    assert same(read(parts, 0), one)
+    stem = name.format(11).removesuffix(".parquet")
+    assert sum(each.steps for each in read(open_parquet(tmp_path / "several", stem), 0)) <= 2
+
+
+def test_columns_of_one_name(tmp_path: Path) -> None:
+    path = series(tmp_path / "a", [10], "a.parquet") / "a.parquet"
+    table = pyarrow.parquet.read_table(path)
+    for name in ("note", "note", "mood"):
+        table = table.append_column(name, pyarrow.array(range(10)))
+    pyarrow.parquet.write_table(table, path)
+    source = open_parquet(path)
+    assert source.notes["not_taken"] == {"note": "several columns have this name"}
+    assert "mood" in source.schema
+    pyarrow.parquet.write_table(table.append_column("next/reward", pyarrow.array([1.0] * 10)), path)
+    with pytest.raises(CorruptShardError, match="next/reward: expected one column, found 2"):
+        open_parquet(path)
+    # A column that an option names as one that there is already.
+    pyarrow.parquet.write_table(table.append_column("r", pyarrow.array([1.0] * 10)), path)
+    with pytest.raises(CorruptShardError, match="next/reward: expected one column, found 2"):
+        open_parquet(path, reward="r")
+
+
 def test_splits_have_to_be_chosen(tmp_path: Path) -> None:
     path = series(tmp_path / "a", [4, 6])
     series(tmp_path / "b", [9], "test-00000-of-00001.parquet")

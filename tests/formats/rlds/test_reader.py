@@ -178,9 +178,9 @@ NO_FLAG = "expected one flag per step, found none"
         ({"raw": (_TEXTS, [b"1234"] * 3)}, "steps/raw: expected 8 bytes per step, found 4"),
         ({"raw": (_INTEGERS, [1, 2, 3])}, "steps/raw: expected a text per step, found 3 numbers"),
         ({"is_last": None}, f"steps/is_last: {NO_FLAG}"),
-        ({"is_last": (_INTEGERS, [])}, "steps/is_last: expected at least one step"),
+        ({"is_last": (_INTEGERS, [])}, "steps/is_terminal, steps/is_first: expected 0 rows, found 3 and 3"),
         ({"is_last": (_INTEGERS, [1, 0, 1])}, "steps/is_last: expected it at the last step only"),
-        ({"is_terminal": (_FLOATS, [0.0] * 3)}, f"steps/is_terminal: {NO_FLAG}"),
+        ({"is_terminal": (_FLOATS, [0.0, 0.5, 0.0])}, "steps/is_terminal: expected 0 or 1, found 0.5 in row 1"),
         ({"is_terminal": (_INTEGERS, [])}, "steps/is_terminal, steps/is_first: expected 3 rows, found 0 and 3"),
     ],
 )

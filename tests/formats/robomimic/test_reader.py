@@ -92,6 +92,24 @@ def test_without_next_observations_a_step_without_outcome_is_left_out(tmp_path: 
     assert dropped == {"step_whose_outcome_is_not_recorded": 2}
 
 
+def test_without_rewards_and_flags_there_are_zeros_and_a_note(tmp_path: Path) -> None:
+    """As Isaac Lab and MimicGen write it."""
+    demos = write_robomimic(tmp_path / FILE)
+    with h5py.File(tmp_path / FILE, "r+") as file:
+        for number in demos:
+            for name in ("rewards", "dones"):
+                del file[f"data/demo_{number}/{name}"]
+    source = open_robomimic(tmp_path / FILE)
+    found = read(source, 0)
+    assert (source.notes["rewards"], source.notes["terminated"]) == ("unrecorded: zeros", "unrecorded")
+    assert source.schema["reward"].dtype == "float32"
+    for one, demo in zip(found, demos.values(), strict=True):
+        np.testing.assert_array_equal(one["action"], demo["actions"])
+        assert not one["reward"].any()
+        assert not one["terminated"].any()
+        assert one.cut
+
+
 def test_demonstrations_go_by_number_and_may_have_gaps(tmp_path: Path) -> None:
     write_robomimic(tmp_path / FILE, [1] * 12)
     changed(tmp_path / FILE, delete("data/demo_3"))

@@ -1,6 +1,7 @@
 """Storages as TorchRL fills them: lanes side by side, collectors in turn, rings that wrap; and dumped buffers."""
 
 import json
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -439,3 +440,48 @@ class TestAsTorchRLWrites:
                 np.testing.assert_array_equal(found[key].numpy(), steps[key].numpy(), err_msg=str(key))
             else:
                 assert list(found[key]) == list(steps[key])
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"prefix": "collector"},
+        {"prefix": "data"},
+        {"trajectory_key": "trajectory"},
+        {"trajectory_key": ("data", "trajectory")},
+        {"done_key": "done"},
+    ],
+)
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_padding_wherever_torchrl_marks_it(keys: dict[str, Any], has_ids: bool, tmp_path: Path) -> None:
+    with warnings.catch_warnings(action="ignore"):
+        utils = pytest.importorskip("torchrl.collectors.utils")
+    rows = environments(1)[0].steps(30)
+    whole = rows.clone()
+    ids = rows.pop("collector")["traj_ids"]
+    if (named := keys.get("trajectory_key")) is not None:
+        rows[named] = ids
+    elif has_ids:
+        rows[(*filter(None, [keys.get("prefix")]), "traj_ids")] = ids
+    padded = utils.split_trajectories(rows, **keys)
+    assert padded.ndim == 2
+    whole.memmap(tmp_path / "whole")
+    padded.memmap(tmp_path / "padded")
+    source = open_torchrl(tmp_path / "padded")
+    assert "mask" not in {name.split("/")[-1] for name in source.schema}
+    wanted = read(open_torchrl(tmp_path / "whole"), 0)
+    found = read(source, 0)
+    assert [one["observation"].tolist() for one in found] == [one["observation"].tolist() for one in wanted]
+    assert sum(one.steps for one in found) == 30
+    assert source.padding == padded.numel() - 30
+
+
+def test_a_mask_that_pads_nothing_is_a_field(tmp_path: Path) -> None:
+    lanes = [lane.steps(12) for lane in environments(2)]
+    steps: Steps = torch.stack(lanes)
+    steps["mask"] = torch.arange(24).reshape(2, 12) % 3 == 0
+    steps.memmap(tmp_path / "a")
+    source = open_torchrl(tmp_path / "a")
+    assert source.schema["mask"].dtype == "bool"
+    assert sum(one.steps for one in read(source, 0)) == 24

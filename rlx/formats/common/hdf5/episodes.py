@@ -65,7 +65,9 @@ class Hdf5Columns:
             texts.__exit__()
 
     def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
-        """Return [stop - start, ...] rows of a field."""
+        """Return [stop - start, ...] rows of a field; zeros if it has no dataset."""
+        if name not in self._datasets:
+            return self._schema[name].zeros(stop - start)
         return self._read(self._datasets[name], name, start, stop)
 
     def after(self, name: str, row: int) -> NDArray[np.generic]:
@@ -115,7 +117,7 @@ class Hdf5Episodes(EpisodeGroups, OneFile):
     """One file with datasets of their own for each episode.
 
     Args:
-        paths: path of every field but the flags; ``{}`` stands for the number in ``places``.
+        paths: path of every recorded field but the flags; ``{}`` stands for the number in ``places``.
         after: the same for next observations; empty if they are not recorded.
         places: number of each episode in paths.
         first_episodes: index of the first episode of every shard, and the number of episodes.

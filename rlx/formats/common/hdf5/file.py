@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SchemaMismatchError
 from rlx.files.disk import check_readable
-from rlx.formats.common.fields import check_finite
+from rlx.formats.common.fields import flags_of
 from rlx.formats.common.hdf5.chunks import check_chunks
 from rlx.formats.common.provenance import KEY, read_notes
 
 _MAX_DEPTH = 16
-_CHECKED_BYTES = 2**26
+_MAX_FILLED_BYTES = 2**28
 # Exceptions of h5py for a damaged file.
 _FAILURES = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError)
 
@@ -77,19 +77,19 @@ def dataset(parent: h5py.Group, name: str) -> h5py.Dataset:
     with _translated(parent, name):
         elsewhere = found.is_virtual or found.external
         size, stored, _ = found.size, found.id.get_storage_size(), found.dtype  # some types cannot be read
-        chunks, held = (_chunks(found), found.id.get_num_chunks()) if _is_large(found) else (0, 0)
+        chunks, held = (0, 0) if found.chunks is None else (_chunks(found), found.id.get_num_chunks())
+        is_filled = found.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
     if elsewhere:
         raise CorruptShardError(f"{_place(parent, name)}: its values are in another file")
-    # A small file may declare an array of any size without storing it.
+    # What was never written reads as zeros, unless the file states another value, or zero: then that is meant. Even so,
+    # a small file may declare an array of any size without storing it.
+    if is_filled and found.nbytes <= _MAX_FILLED_BYTES:
+        return found
     if size and not stored:
         raise CorruptShardError(f"{_place(parent, name)}: expected {size:,} values, found none stored")
     if held < chunks:
         raise CorruptShardError(f"{_place(parent, name)}: expected {chunks:,} chunks, found {held:,} stored")
     return found
-
-
-def _is_large(found: h5py.Dataset) -> bool:
-    return found.chunks is not None and found.nbytes > _CHECKED_BYTES
 
 
 def _chunks(found: h5py.Dataset) -> int:
@@ -167,11 +167,9 @@ def is_numbers(found: h5py.Dataset) -> bool:
     return bool(found.dtype.kind in "biuf" and found.dtype.itemsize <= 8 and found.ndim > 0)
 
 
-def read_finite(source: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
-    """Return rows of a dataset; raises CorruptShardError if they have NaN or infinity."""
-    rows = read(source, start, stop)
-    check_finite(rows, place(source), start)
-    return rows
+def read_flags(source: h5py.Dataset, start: int, stop: int) -> NDArray[np.bool_]:
+    """Return rows of flags; raises CorruptShardError unless each is 0 or 1."""
+    return flags_of(read(source, start, stop), place(source), start)
 
 
 def scalar(parent: h5py.Group, name: str) -> Any:

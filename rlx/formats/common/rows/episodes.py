@@ -1,9 +1,8 @@
 """Episodes of formats that keep as many observations as actions: T rows, each with the observation before its action.
 
-The observation after the last action is known only if the format stores it apart. Otherwise, a terminated last step
-needs no next observation: zeros, marked as not recorded, follow it. Any other last step whose outcome was not recorded
-is left out, and the observation before it is the final one. So nothing is invented, and no learner bootstraps from
-zeros.
+The observation after the last action is known only if the format stores it apart. Otherwise, zeros, marked as not
+recorded, follow a last step whose end the file states: its reward and its flag are facts. A last step that nothing
+ended has an unknown outcome. It is left out, and the observation before it is the final one.
 
 The last step of every episode is done. An episode whose rows stop although nothing ended it is cut: its last step is
 truncated, and so is the last one kept of an episode whose last row is left out.
@@ -13,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, overload
 
 import numpy as np
@@ -24,8 +24,27 @@ from rlx.formats.common.source import block_steps
 from rlx.schema import FLAGS, Role, Schema
 
 STEPS_PER_SHARD = 100_000
+PADDING = "padding"
 STEPS_WITHOUT_OUTCOME = "steps_without_outcome"
+UNSEEN_TRUNCATIONS = "truncations_without_final_observation"
 WITHOUT_OUTCOME = "step_whose_outcome_is_not_recorded"
+EPISODES_WITHOUT_STEP = "episodes_without_step"
+WITHOUT_STEP = "episode_without_step"
+# Notes on rows that are numbered: how often the next one was out of order, missing or a repetition.
+OUT_OF_ORDER, GAPS, REPEATED = "rows_out_of_order", "gaps", "repeated_rows"
+# Note on flags of an end that are set before an episode's last row: how often, by the name of the flag.
+EARLY_FLAGS = "flags_before_the_end"
+# What convert says of each of these notes.
+COUNTED: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        STEPS_WITHOUT_OUTCOME: ("left out: the last steps of {}, whose next observations were not recorded", "episode"),
+        UNSEEN_TRUNCATIONS: ("{} without a recorded final observation: it is zeros", "truncated episode"),
+        EPISODES_WITHOUT_STEP: ("left out: {} without a step", "episode"),
+        OUT_OF_ORDER: ("rows were not in the order of their numbers, in {}: they are put in order", "place"),
+        GAPS: ("rows are missing in {}: trajectories end there", "place"),
+        REPEATED: ("rows are repeated in {}: trajectories end there", "place"),
+    }
+)
 # 21 bytes an episode: a file of short ones has millions.
 _COLUMNS = np.dtype(
     [
@@ -76,10 +95,18 @@ class RowEpisode:
     @property
     def steps(self) -> int:
         """Steps in the rows: all, or all but the last."""
-        return self.rows if self.final_recorded or self.terminated else self.rows - 1
+        is_known = self.final_recorded or self.terminated or self.truncated
+        return self.rows if is_known or not self.rows else self.rows - 1
+
+    @property
+    def is_unseen(self) -> bool:
+        """Whether it was truncated and the observation after its last step, from which to bootstrap, is not known."""
+        return bool(self.rows) and self.truncated and not (self.terminated or self.final_recorded)
 
     def blocks(self, schema: Schema, columns: Columns, dropped: Counter[str]) -> Iterator[Block]:
-        """Yield the episode in blocks; counts the row that gives no step in ``dropped``."""
+        """Yield the episode in blocks; counts a row that gives no step, or an episode without rows, in ``dropped``."""
+        if not self.rows:
+            dropped[WITHOUT_STEP] += 1
         if self.rows > self.steps:
             dropped[WITHOUT_OUTCOME] += self.rows - self.steps
 
@@ -147,16 +174,21 @@ def episode_blocks(
         )
 
 
-def without_outcome(episodes: Iterable[RowEpisode]) -> dict[str, int]:
-    """Return the note with the number of rows that give no step; empty if all do.
+def ending_notes(episodes: Iterable[RowEpisode]) -> dict[str, int]:
+    """Return the notes of rows that give no step, of truncations after which nothing was seen, and of empty episodes.
 
     Example:
-        >>> cut = RowEpisode(0, 100, terminated=False, truncated=True, final_recorded=False)
-        >>> without_outcome([cut, cut])
-        {'steps_without_outcome': 2}
+        >>> cut = RowEpisode(0, 100, terminated=False, truncated=False, final_recorded=False)
+        >>> truncated = RowEpisode(1, 9, terminated=False, truncated=True, final_recorded=False)
+        >>> ending_notes([cut, cut, truncated])
+        {'steps_without_outcome': 2, 'truncations_without_final_observation': 1}
     """
-    count = sum(episode.rows - episode.steps for episode in episodes)
-    return {STEPS_WITHOUT_OUTCOME: count} if count else {}
+    counts = dict.fromkeys((STEPS_WITHOUT_OUTCOME, UNSEEN_TRUNCATIONS, EPISODES_WITHOUT_STEP), 0)
+    for episode in episodes:
+        counts[STEPS_WITHOUT_OUTCOME] += episode.rows - episode.steps
+        counts[UNSEEN_TRUNCATIONS] += episode.is_unseen
+        counts[EPISODES_WITHOUT_STEP] += not episode.rows
+    return {note: count for note, count in counts.items() if count}
 
 
 def shard_bounds(rows: Iterable[int]) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """Sources of tables with one row per step and columns by TED path; rows of Arrow's columns."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -20,10 +20,10 @@ from rlx.formats.common.pictures import (
     lossy_notes,
     picture_shape,
 )
-from rlx.formats.common.rows.episodes import Batch, EpisodeTable, RowStream, shard_bounds, without_outcome
-from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, scan_following
-from rlx.formats.common.rows.ted_fields import SCANNED, StreamColumns, TedFields, ted_fields
-from rlx.formats.common.source import EpisodeGroups, MalformedError, batch_rows, id_of
+from rlx.formats.common.rows.episodes import PADDING, Batch, EpisodeTable, RowStream, ending_notes, shard_bounds
+from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, RowRuns
+from rlx.formats.common.rows.ted_fields import SCANNED, StreamColumns, TedFields, locator_of, ted_fields
+from rlx.formats.common.source import EpisodeGroups, MalformedError, batch_rows, block_steps, id_of
 from rlx.schema import TEXT, Field, Role, Schema, is_action, is_observation
 from rlx.store.foreign_types import pyarrow, row_type, to_rows
 
@@ -72,13 +72,20 @@ class TablePlace:
 
 @dataclass(frozen=True, slots=True)
 class TableRun(EpisodeGroups):
-    """One table."""
+    """One table.
+
+    Args:
+        runs: its rows, episode by episode; None if that is their order.
+        padding: masked rows, which are left out.
+    """
 
     place: TablePlace
     fields: TedFields
     notes: Mapping[str, Any]
     episodes: EpisodeTable
     first_episodes: tuple[int, ...]
+    runs: RowRuns | None = None
+    padding: int = 0
 
     @property
     def root(self) -> Path:
@@ -101,16 +108,63 @@ class TableRun(EpisodeGroups):
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
         """Yield the steps of a shard."""
+        if shard == 0 and self.padding:
+            dropped[PADDING] += self.padding
         first, stop = self.first_episodes[shard : shard + 2]
         row = int(self.episodes.rows[:first].sum())
         paths = [*self.fields.paths.values(), *self.fields.after.values()]
         with expecting(self.place.layout), self.place.opened() as table:
-            batches = table.batches(paths, batch_rows(self.schema), row)
-            stream = RowStream(self.place.path, batches, table.group_start(row))
+            stream = row_stream(self.place.path, table, paths, self.schema, self.runs, row)
             for episode in self.episodes[first:stop]:
                 stream.skip_to(row)
                 yield from episode.blocks(self.schema, StreamColumns(stream, self.fields, row), dropped)
                 row += episode.rows
+
+
+class Rows(Protocol):
+    """Rows of columns that are read in order."""
+
+    def group_start(self, row: int) -> int:
+        """Return the first row of the group that must be read for a row."""
+
+    def batches(self, paths: Sequence[str], size: int, row: int = 0) -> Generator[Batch, None, None]:
+        """Yield rows of columns, at most ``size`` each, from ``group_start(row)`` on."""
+
+
+def row_stream(
+    path: Path, table: Rows, paths: Sequence[str], schema: Schema, runs: RowRuns | None, row: int = 0
+) -> RowStream:
+    """Return the stream of a table's columns from a row on, in the order of ``runs``; None is that of the table.
+
+    Rows in another order are gathered block by block, each from the groups that have its first to its last row.
+    """
+    if runs is None:
+        return RowStream(path, table.batches(paths, batch_rows(schema), row), table.group_start(row))
+    return RowStream(path, _gathered(path, table, paths, schema, runs, row), row)
+
+
+def _gathered(
+    path: Path, table: Rows, paths: Sequence[str], schema: Schema, runs: RowRuns, row: int
+) -> Generator[Batch, None, None]:
+    size = block_steps(schema)
+    for start in range(row, runs.rows, size):
+        spans = runs.spans(start, min(start + size, runs.rows))
+        rows = np.concatenate([np.arange(first, first + count) for first, count in spans])
+        order = np.argsort(rows)
+        wanted, parts, at = rows[order], defaultdict[str, list[NDArray[Any]]](list), table.group_start(int(rows.min()))
+        with closing(table.batches(paths, batch_rows(schema), int(wanted[0]))) as batches:
+            for batch in batches:
+                if at > wanted[-1]:
+                    break
+                count = len(next(iter(batch.values())))
+                here = wanted[slice(*np.searchsorted(wanted, [at, at + count]))] - at
+                for name, column in batch.items():
+                    parts[name].append(column[here])
+                at += count
+        if at <= wanted[-1]:
+            raise CorruptShardError(f"{path}: expected {wanted[-1] + 1:,} rows, found {at:,}")
+        place = np.argsort(order)
+        yield {name: np.concatenate(part)[place] for name, part in parts.items()}
 
 
 def open_table(place: TablePlace, notes: Mapping[str, Any]) -> TableRun:
@@ -119,27 +173,30 @@ def open_table(place: TablePlace, notes: Mapping[str, Any]) -> TableRun:
         unfit = table.unfit
         kinds = {name: kind for name, kind in table.kinds.items() if name not in unfit}
         fields = ted_fields(kinds, str(place.path))
-        found = _episodes(table, fields)
+        found = _episodes(str(place.path), table, fields)
         if not len(found.table):
             raise SourceError(f"{place.path} has no step")
         fields = fields.torn(found.torn)
         lossy = lossy_notes({name: table.lossy.get(path) for name, path in fields.paths.items()})
     not_taken = not_taken_note({**fields.not_taken, **unfit})
-    notes = {**notes, **without_outcome(found.table), **not_taken, **lossy}
-    return TableRun(place, fields, notes, found.table, shard_bounds(found.table.rows))
+    notes = {**notes, **ending_notes(found.table), **found.notes, **not_taken, **lossy}
+    return TableRun(place, fields, notes, found.table, shard_bounds(found.table.rows), found.runs, found.padding)
 
 
-def _episodes(table: Table, fields: TedFields) -> FoundEpisodes:
-    flags, after = [name for name in fields.scanned if table.kinds.get(name)], list(fields.after.values())
-    size, scan, known = batch_rows(fields.schema), EpisodeScan(), 0
-    for batch in table.batches([*flags, *after], size):
+def _episodes(place: str, table: Table, fields: TedFields) -> FoundEpisodes:
+    locator, after = locator_of(table.kinds), list(fields.after.values())
+    names = [name for name in (*fields.scanned, *filter(None, [locator])) if table.kinds.get(name)]
+    size, scan, known = batch_rows(fields.schema), EpisodeScan(place, locator=locator), 0
+    for batch in table.batches([*names, *after], size):
         recorded = _recorded(batch, after)
         known += int(recorded.sum())
         scan.add(batch, recorded)
     if known <= len((found := scan.found()).table):
         return found
-    rows = table.batches([*flags, *after, *fields.after], size)
-    return scan_following(rows, fields.after, fields.decides, lambda batch: _recorded(batch, after))
+    scan = EpisodeScan(place, fields.after, fields.decides, locator)
+    for batch in table.batches([*names, *after, *fields.after], size):
+        scan.add(batch, _recorded(batch, after))
+    return scan.found()
 
 
 def _recorded(batch: Batch, after: Sequence[str]) -> NDArray[np.bool_]:
@@ -187,8 +244,12 @@ class ArrowTable:
         left: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._file = file
-        self._left = left
-        self._names = {columns.get(name, name): name for name in file.names}
+        paths = Counter(columns.get(name, name) for name in file.names)
+        several = {path for path, count in paths.items() if count > 1}
+        if needed := sorted(path for path in several if is_needed(path)):
+            raise CorruptShardError(f"{file.path}: {needed[0]}: expected one column, found {paths[needed[0]]}")
+        self._left = {**left, **dict.fromkeys(several, "several columns have this name")}
+        self._names = {path: name for name in file.names if (path := columns.get(name, name)) not in several}
         if missing := [name for name in columns if name not in file.names]:
             raise CorruptShardError(f"{file.path}: {missing[0]} is missing, found {', '.join(file.names)[:200]}")
         self.lossy: dict[str, str | None] = {}
@@ -205,7 +266,7 @@ class ArrowTable:
             yield {key: rows for path in wanted for key, rows in self._rows(path, batch[self._names[path]]).items()}
 
     def _kinds(self) -> dict[str, RowType | None]:
-        first = next(self._file.batches(self._file.names, 1), None)
+        first = next(self._file.batches([*self._names.values()], 1), None)
         if first is None:
             raise SourceError(f"{self._file.path} has no step")
         columns = {path: first[name] for path, name in self._names.items()}

@@ -24,7 +24,8 @@ from rlx.formats.common.rows.episodes import RowStream
 from rlx.schema import FLAGS, SCALAR_COLUMNS, TEXT, Field, Role, Schema, is_action, is_observation
 from rlx.store.foreign_types import arrow_type, from_rows, pyarrow
 
-INDEX = "index"
+# Numbers of rows: of the whole table, or of a trajectory.
+INDEX, FRAME = "index", "frame_index"
 TRAJECTORY = "collector/traj_ids"
 MASK = "collector/mask"
 EPISODE = "trajectories/episode"
@@ -191,6 +192,17 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
     return TedFields(
         schema, extras.keys, {name: path for name, path in after.items() if name in fields}, extras.not_taken
     )
+
+
+def locator_of(columns: Mapping[str, RowType | None]) -> str | None:
+    """Return the column that numbers the rows, if any.
+
+    Example:
+        >>> locator_of({"frame_index": ("int64", ()), "action": ("int64", ())})
+        'frame_index'
+    """
+    kinds = {name: columns.get(name) or ("", ()) for name in (INDEX, FRAME)}
+    return next((name for name, (dtype, shape) in kinds.items() if "int" in dtype and shape in ((), (1,))), None)
 
 
 def _check_after(fields: Mapping[str, Field], recorded: Collection[str], place: str) -> None:

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,62 +14,15 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import SourceError
 from rlx.formats.common.fields import RowType, expecting, not_taken_note
-from rlx.formats.common.rows.episodes import EpisodeTable, shard_bounds, without_outcome
-from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, Indices, Recording
+from rlx.formats.common.rows.episodes import PADDING, EpisodeTable, ending_notes, shard_bounds
+from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, Recording, RowRuns
 from rlx.formats.common.rows.ted_fields import TedFields
 from rlx.formats.common.source import EpisodeGroups, batch_rows, id_of
 from rlx.schema import Schema
 
-PADDING = "padding"
 # Names of the types that torch and numpy both have.
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("u", "") for bits in (8, 16, 32, 64))
 NUMBERS = ("bool", *_INTEGERS, "float16", "float32", "float64")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RowRuns:
-    """Rows in some order, as runs in which each row is ``stride`` rows after the one before.
-
-    Args:
-        first: [k] first row of each run.
-        count: [k] rows of each run.
-        stride: of all of them.
-
-    Example:
-        >>> runs = RowRuns(np.array([4, 1]), np.array([2, 3]), stride=2)
-        >>> list(runs.spans(1, 4))
-        [(6, 1), (1, 2)]
-        >>> list(runs.picked(np.array([[3, 2], [0, 1]])).spans(0, 3))
-        [(3, 2), (4, 1)]
-    """
-
-    first: Indices
-    count: Indices
-    stride: int
-    _ends: Indices = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_ends", np.cumsum(self.count))
-
-    @property
-    def rows(self) -> int:
-        """Total rows."""
-        return int(self.count.sum())
-
-    def spans(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield first row and number of rows of each part of a run within [start, stop) of this order."""
-        run = int(np.searchsorted(self._ends, start, side="right"))
-        while start < stop:
-            inside = start - int(self._ends[run] - self.count[run])
-            count = min(stop - start, int(self.count[run]) - inside)
-            yield int(self.first[run]) + inside * self.stride, count
-            start, run = start + count, run + 1
-
-    def picked(self, pieces: Indices) -> "RowRuns":
-        """Return the rows of pieces [p, 2]: index in this order of the first row of each, and its number of rows."""
-        spans = [span for start, count in pieces.tolist() for span in self.spans(start, start + count)]
-        first, count = np.array(spans, np.int64).reshape(-1, 2).T
-        return RowRuns(first, count, self.stride)
 
 
 def lanes(shape: Sequence[int], time: int, *, filled: int, oldest: int = 0) -> RowRuns:
@@ -231,7 +184,7 @@ def make_run(
     Raises:
         SourceError: no row is a step.
     """
-    found = _scan(files, fields, runs, lane, recording)
+    found = _scan(str(place.path), files, fields, runs, lane, recording)
     if not len(found.table):
         raise SourceError(f"{place.path} has no step")
     fields = fields.torn(found.torn)
@@ -240,9 +193,9 @@ def make_run(
         id_of(place.path),
         place.leaves,
         {path: place.kinds[path] for path in (*fields.paths.values(), *fields.after.values())},
-        runs if found.pieces is None else runs.picked(found.pieces),
+        runs if found.runs is None else runs.picked(found.runs),
         fields,
-        {**notes, **without_outcome(found.table), **not_taken_note({**fields.not_taken, **(not_taken or {})})},
+        {**notes, **ending_notes(found.table), **not_taken_note({**fields.not_taken, **(not_taken or {})})},
         found.table,
         shard_bounds(found.table.rows),
         found.padding,
@@ -251,11 +204,11 @@ def make_run(
 
 
 def _scan(
-    leaves: Mapping[str, LeafRows], fields: TedFields, runs: RowRuns, lane: int, recording: Recording
+    place: str, leaves: Mapping[str, LeafRows], fields: TedFields, runs: RowRuns, lane: int, recording: Recording
 ) -> FoundEpisodes:
     names = {name for name in fields.scanned if name in leaves} | {*fields.after, *fields.after.values()}
     size, rows = batch_rows(fields.schema), runs.rows
-    scan = EpisodeScan(fields.after, fields.decides)
+    scan = EpisodeScan(place, fields.after, fields.decides)
     for start in range(0, rows, size):
         spans = list(runs.spans(start, min(start + size, rows)))
         batch = {
@@ -264,4 +217,4 @@ def _scan(
         }
         numbers = np.arange(start, start + len(batch[next(iter(names))]))
         scan.add(batch, lane_starts=numbers % lane == 0)
-    return scan.found(recording, stitch=True, cyclic=recording == Recording.WRAPPED)
+    return scan.found(recording, cyclic=recording == Recording.WRAPPED)

@@ -217,9 +217,47 @@ def test_a_filter_that_nobody_can_check_is_refused(tmp_path: Path) -> None:
         properties.set_filter(h5py.h5z.FILTER_DEFLATE, 0, (4,))
         properties.set_filter(32015, h5py.h5z.FLAG_OPTIONAL, (3,))  # zstd, of a plugin
         h5py.h5d.create(file.id, b"rows", h5py.h5t.NATIVE_INT32, h5py.h5s.create_simple((ROWS,)), properties)
-        file["rows"].id.write_direct_chunk((0,), b"x" * 100)
+        for start in range(0, ROWS, CHUNK):
+            file["rows"].id.write_direct_chunk((start,), b"x" * 100)
     with (
         hdf5_file.opened(tmp_path / "a.h5") as file,
         pytest.raises(CorruptShardError, match="cannot be checked; h5repack"),
     ):
         hdf5_file.read(hdf5_file.numbers(file, "rows"), 0, 1)
+
+
+def fill(path: Path, written: int, **said: Any) -> None:
+    """Ten rows a chunk, of which only some are written."""
+    with h5py.File(path, "w") as file:
+        chunks = said.pop("chunks", (10,))
+        file.create_dataset("rows", (100,), "f4", chunks=chunks, **said)[:written] = 7
+
+
+@pytest.mark.parametrize(("written", "found"), [(0, "100 values, found none"), (10, "10 chunks, found 1"), (90, "9")])
+@pytest.mark.parametrize("said", [{}, {"maxshape": (None,)}, {"compression": "gzip"}])
+def test_chunks_that_were_never_written_are_refused(
+    written: int, found: str, said: dict[str, Any], tmp_path: Path
+) -> None:
+    fill(tmp_path / "a.h5", written, **said)
+    with (
+        hdf5_file.opened(tmp_path / "a.h5") as file,
+        pytest.raises(CorruptShardError, match=f"/rows: .*{found} stored"),
+    ):
+        hdf5_file.numbers(file, "rows")
+
+
+@pytest.mark.parametrize("value", [0, 3.5])
+@pytest.mark.parametrize("chunks", [(10,), None])
+def test_a_declared_value_fills_what_was_not_written(value: float, chunks: Any, tmp_path: Path) -> None:
+    written = 0 if chunks is None else 20
+    fill(tmp_path / "a.h5", written, chunks=chunks, fillvalue=value)
+    with hdf5_file.opened(tmp_path / "a.h5") as file:
+        rows = hdf5_file.read(hdf5_file.numbers(file, "rows"), 0, 100)
+    assert rows.tolist() == [7.0] * written + [value] * (100 - written)
+
+
+def test_a_declared_value_fills_no_array_of_any_size(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("rows", (10**15,), "f4", chunks=(10,), fillvalue=1)
+    with hdf5_file.opened(tmp_path / "a.h5") as file, pytest.raises(CorruptShardError, match="found none stored"):
+        hdf5_file.numbers(file, "rows")

@@ -1,7 +1,9 @@
 """Episodes of rows of any order, by the scan and by a loop over all rows; links between pieces, by a search."""
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -9,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rlx.formats.common.rows.scan import EpisodeScan, Recording, RowPieces, different, link
-from rlx.formats.common.rows.ted_fields import TERMINATED, TRAJECTORY, TRUNCATED
+from rlx.formats.common.rows.episodes import GAPS, OUT_OF_ORDER
+from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, Recording, RowPieces, RowRuns, different, link
+from rlx.formats.common.rows.ted_fields import FRAME, INDEX, TERMINATED, TRAJECTORY, TRUNCATED
 from rlx.formats.common.rows.ted_run import lanes
 
 AFTER = {"observation": "next/observation"}
@@ -71,11 +74,11 @@ def columns(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
 
 @given(recordings(), st.integers(1, 7))
 def test_rows_of_an_episode_are_joined(rows: list[Row], size: int) -> None:
-    scan = EpisodeScan(AFTER, list(AFTER))
+    scan = EpisodeScan("rows", AFTER, list(AFTER))
     for start in range(0, len(rows), size):
         scan.add(columns(rows[start : start + size]))
-    found = scan.found(Recording.WRAPPED, stitch=True)
-    pieces = np.arange(len(rows)) if found.pieces is None else _rows(found.pieces)
+    found = scan.found(Recording.WRAPPED)
+    pieces = np.arange(len(rows)) if found.runs is None else _rows(found.runs)
     bounds = np.cumsum(found.table.rows)[:-1]
     assert [part.tolist() for part in np.split(pieces, bounds)] == slow(rows)
     for episode, numbers in zip(found.table, slow(rows), strict=True):
@@ -86,19 +89,91 @@ def test_rows_of_an_episode_are_joined(rows: list[Row], size: int) -> None:
         assert not episode.from_reset or first.seen % 100 == 0 or follows_end
 
 
-@given(recordings())
-def test_nothing_is_lost_where_rows_cannot_be_joined(rows: list[Row]) -> None:
-    scan = EpisodeScan(AFTER, list(AFTER))
-    scan.add(columns(rows))
-    table = scan.found().table
-    assert table.rows.sum() == len(rows)
-    starts = (np.cumsum(table.rows) - table.rows).tolist()
-    for start, episode in list(zip(starts, table, strict=True))[1:]:
-        assert not episode.from_reset or rows[start].seen % 100 == 0 or rows[start - 1].end != "."
+def numbered(rows: Sequence[tuple[int, int, str]], name: str, size: int) -> FoundEpisodes:
+    """Scan rows of a trajectory's id, a number and an end, without observations."""
+    scan = EpisodeScan("rows", locator=name)
+    for start in range(0, len(rows), size):
+        some = rows[start : start + size]
+        scan.add(
+            {
+                TRAJECTORY: np.array([id for id, _, _ in some]),
+                name: np.array([number for _, number, _ in some]),
+                TERMINATED: np.array([end == "t" for _, _, end in some]),
+                TRUNCATED: np.array([end == "x" for _, _, end in some]),
+            }
+        )
+    return scan.found()
 
 
-def _rows(pieces: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate([np.arange(start, start + count) for start, count in pieces.tolist()])
+def episodes_of(found: FoundEpisodes, rows: Sequence[tuple[int, int, str]]) -> list[list[tuple[int, int, str]]]:
+    order = np.arange(len(rows)) if found.runs is None else _rows(found.runs)
+    bounds = np.cumsum(found.table.rows)[:-1]
+    return [[rows[row] for row in part] for part in np.split(order, bounds)]
+
+
+LOGS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from("....tx")), min_size=1, max_size=12)
+
+
+@given(LOGS, st.randoms(use_true_random=False), st.sets(st.integers(0, 11)), st.integers(1, 5))
+def test_rows_are_put_in_the_order_of_their_numbers(
+    log: list[tuple[int, str]], chance: random.Random, lost: set[int], size: int
+) -> None:
+    """Environments in turn, whose rows are numbered together, are shuffled, and some are lost."""
+    rows = [(id, number, end) for number, (id, end) in enumerate(log) if number not in lost] or [(0, 0, ".")]
+    expected: list[list[tuple[int, int, str]]] = []
+    for row in rows:
+        for episode in expected:
+            id, number, end = episode[-1]
+            if id == row[0] and end == "." and not lost & {*range(number, row[1])}:
+                episode.append(row)
+                break
+        else:
+            expected.append([row])
+    shuffled = chance.sample(rows, len(rows))
+    found = numbered(shuffled, INDEX, size)
+    assert episodes_of(found, shuffled) == expected
+    is_in_order = all(one[1] < other[1] for one, other in pairwise(shuffled))
+    assert (OUT_OF_ORDER not in found.notes) == is_in_order
+    of_ids = [[row for row in rows if row[0] == id] for id in range(3)]
+    pairs = [pair for of_id in of_ids for pair in pairwise(of_id) if pair[0][2] == "."]
+    gaps = sum(bool(lost & {*range(one[1], other[1])}) for one, other in pairs)
+    assert found.notes.get(GAPS, 0) == gaps
+
+
+@given(LOGS, st.lists(st.integers(0, 11), max_size=12), st.integers(1, 5))
+def test_a_repeated_number_makes_no_transition(log: list[tuple[int, str]], order: list[int], size: int) -> None:
+    rows = [(*log[number % len(log)][:1], number % len(log), log[number % len(log)][1]) for number in [0, *order]]
+    found = episodes_of(numbered(rows, INDEX, size), rows)
+    assert sorted(row for episode in found for row in episode) == sorted(rows)
+    for episode in found:
+        for (id, number, end), after in pairwise(episode):
+            assert (id, end) == (after[0], ".")
+            is_next = after[1] == number + 1
+            assert is_next or (
+                len(set(rows)) == len(rows) and {*range(number + 1, after[1])} <= {row[1] for row in rows}
+            )
+
+
+def test_frames_of_a_trajectory_are_numbered_from_0() -> None:
+    rows = [(7, 1, "."), (7, 0, "."), (8, 3, "."), (7, 2, "t"), (8, 2, "."), (8, 5, "t")]
+    found = numbered(rows, FRAME, 2)
+    assert episodes_of(found, rows) == [[rows[1], rows[0], rows[3]], [rows[4], rows[2]], [rows[5]]]
+    assert [one.from_reset for one in found.table] == [True, False, False]
+    assert found.notes == {OUT_OF_ORDER: 2, GAPS: 1}
+
+
+def test_an_id_that_several_episodes_have_keeps_the_order_of_the_rows() -> None:
+    """Two environments in turn, whose ids are those of trajectories, each twice."""
+    rows = [(id, frame, ".t"[frame]) for _ in range(2) for frame in range(2) for id in range(2)]
+    for name in (FRAME, INDEX):
+        given_rows = [(id, number if name == INDEX else frame, end) for number, (id, frame, end) in enumerate(rows)]
+        found = numbered(given_rows, name, 3)
+        assert [[row[0] for row in episode] for episode in episodes_of(found, given_rows)] == [[0, 0], [1, 1]] * 2
+        assert found.notes == {}
+
+
+def _rows(runs: RowRuns) -> NDArray[np.int64]:
+    return np.concatenate([np.arange(first, first + count) for first, count in runs.spans(0, runs.rows)])
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
@@ -117,12 +192,12 @@ def test_rows_of_lanes(shape: list[int], data: st.DataObject) -> None:
 
 
 def test_texts_in_batches_in_which_no_episode_begins() -> None:
-    scan = EpisodeScan(AFTER, ["observation"])
+    scan = EpisodeScan("rows", AFTER, ["observation"])
     for start in (0, 2, 4):
         texts = np.array([f"step {start + row}" for row in range(3)], object)
         flags = {path: np.zeros(2, bool) for path in (TERMINATED, TRUNCATED)}
         scan.add({"observation": texts[:2], "next/observation": texts[1:], TRAJECTORY: np.zeros(2, int), **flags})
-    assert scan.found(stitch=True).table.rows.tolist() == [6]
+    assert scan.found().table.rows.tolist() == [6]
 
 
 def test_values_that_are_equal() -> None:
