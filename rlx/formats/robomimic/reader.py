@@ -25,7 +25,7 @@ def recognises(path: Path) -> bool:
     if not hdf5_file.holds(path, ("data",)):
         return False
     with hdf5_file.opened(path) as file:
-        return bool(_demos(file)[0])
+        return hdf5_file.is_group(file, "data") and bool(_demos(file)[0])
 
 
 @expecting(LAYOUT)

@@ -69,6 +69,12 @@ def group(parent: h5py.Group, name: str) -> h5py.Group:
     return found
 
 
+def is_group(parent: h5py.Group, name: str) -> bool:
+    """Return whether a name is a group of the file's own."""
+    with _translated(parent, name):
+        return parent.get(name, getclass=True) is h5py.Group and not is_link(parent, name)
+
+
 def dataset(parent: h5py.Group, name: str) -> h5py.Dataset:
     """Return the dataset of this name; raises CorruptShardError if the file does not hold all its values."""
     found = _member(parent, name)

@@ -207,6 +207,8 @@ class EpisodeScan:
             lane_starts: [n] which rows begin a lane, the rows of one environment.
         """
         now = _columns(rows, recorded, self._decides)
+        if INIT in self._after:  # an observation of this name, which says nothing of resets
+            now.pop(INIT, None)
         count = len(now["terminated"])
         before = {name: _shifted(column, self._last.get(name)) for name, column in now.items()}
         first = np.zeros(count, bool) if lane_starts is None else lane_starts.copy()
