@@ -16,7 +16,7 @@ import numpy as np
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
-from rlx.files.disk import read_object
+from rlx.files.disk import listed, read_object
 from rlx.formats.array_record import FINAL, FLAGS, KEYS, LAYOUT, LENGTH, METADATA, SUFFIX, TRAJECTORY, VIDEO
 from rlx.formats.array_record.record import (
     Array,
@@ -43,6 +43,7 @@ from rlx.formats.common.record_files import RecordFile, is_array_record, opened
 from rlx.formats.common.rows.episodes import STEPS_WITHOUT_OUTCOME, RowEpisode, episode_blocks
 from rlx.formats.common.source import MalformedError, id_of
 from rlx.schema import TEXT, Field, Role, Schema
+from rlx.wording import missing as is_missing
 
 _COLOURS = 3
 _ROLES = {"observation": Role.OBSERVATION, "action": Role.STEP, "reward": Role.NEXT}
@@ -196,7 +197,7 @@ def open_array_record(
         fields["reward"] = Field("float32", (), Role.NEXT)
         notes["rewards"] = "unrecorded: zeros"
     if (missing := missing_field(fields)) is not None:
-        raise CorruptShardError(f"{place}: {missing} is missing")
+        raise CorruptShardError(is_missing(f"{place}: {missing}", first))
     if not isinstance(first.get(TRAJECTORY), dict):
         notes |= {
             note: "unrecorded"
@@ -210,7 +211,7 @@ def open_array_record(
 
 
 def _names(path: Path) -> list[str]:
-    return sorted(entry.name for entry in path.glob(f"*{SUFFIX}")) if path.is_dir() else []
+    return [entry.name for entry in listed(path, f"*{SUFFIX}")] if path.is_dir() else []
 
 
 def _parsed(file: RecordFile, number: int) -> Record:

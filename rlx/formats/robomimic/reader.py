@@ -16,6 +16,7 @@ from rlx.formats.common.hdf5.text import is_text
 from rlx.formats.common.rows.episodes import RowEpisode, shard_bounds, without_outcome
 from rlx.formats.robomimic import ACTIONS, ATTRIBUTES, DONES, KNOWN, LAYOUT, NEXT, OBS, RECORDED, REWARDS, STEPS
 from rlx.schema import FLAGS, TEXT, Field, Role, Schema
+from rlx.wording import missing as is_missing
 
 _DEMO = re.compile(r"demo_(\d{1,9})")
 
@@ -33,7 +34,7 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
     """Return the dataset in a file of robomimic; episodes are numbered as rlx noted, or as demonstrations."""
     with hdf5_file.opened(path) as file:
         if not hdf5_file.has(file, "data"):
-            raise CorruptShardError(f"{path}: data is missing")
+            raise CorruptShardError(is_missing(f"{path}: data", hdf5_file.names(file)))
         demos, others = _demos(file)
         if not demos:
             raise SourceError(f"{path} has no demonstration")

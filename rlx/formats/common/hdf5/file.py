@@ -19,6 +19,7 @@ from rlx.files.disk import check_readable
 from rlx.formats.common.fields import check_finite
 from rlx.formats.common.hdf5.chunks import check_chunks
 from rlx.formats.common.provenance import KEY, read_notes
+from rlx.wording import missing as is_missing
 
 _MAX_DEPTH = 16
 _CHECKED_BYTES = 2**26
@@ -231,7 +232,7 @@ def _member(parent: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
         for part in name.split("/"):
             link = found.get(part, getlink=True)
             if link is None:
-                raise CorruptShardError(f"{_place(parent, name)} is missing")
+                raise CorruptShardError(is_missing(_place(parent, name), found))
             if not isinstance(link, h5py.HardLink):
                 raise CorruptShardError(f"{_place(parent, name)}: leads to another file, or another place in this one")
             found = found[part]
