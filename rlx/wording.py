@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_MAX_FOUND = 20
 _BARS = "▁▂▃▄▅▆▇█"
 # An absolute path in quotes and another one, or the URL of a file, and the name that each ends in.
 _QUOTED_PATH = re.compile(r"""(['"])(?:file://|~|[A-Za-z]:)?[/\\][^'"]*[/\\]([^'"/\\]+)\1""")
@@ -54,6 +55,18 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def missing(name: object, found: Iterable[str]) -> str:
+    """Return that a name is missing, and the first names that were found instead, if any.
+
+    Example:
+        >>> missing("a.hdf5: rewards", ["actions", "rews"])
+        'a.hdf5: rewards is missing, found actions, rews'
+    """
+    names = list(found)
+    shown = ", ".join([*names[:_MAX_FOUND], *(["..."] if len(names) > _MAX_FOUND else [])])
+    return f"{name} is missing, found {shown}" if names else f"{name} is missing"
 
 
 def plural(count: int, noun: str) -> str:

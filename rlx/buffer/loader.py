@@ -367,7 +367,7 @@ class Loader(IterableDataset[TensorDictBase]):
         else:
             at = [np.flatnonzero(part == number) for number in numbers]
             read = [self._parts[number].read(element[rows], epoch) for number, rows in zip(numbers, at, strict=True)]
-            steps = joined(read, np.argsort(np.concatenate(at)))
+            steps = joined(read, np.argsort(np.concatenate(at)), [self._parts[number].storage for number in numbers])
         column, shape = torch.from_numpy(part), steps.batch_size
         steps.set(("collector", "dataset"), column.reshape(-1, *[1] * (len(shape) - 1)).expand(shape).contiguous())
         return steps

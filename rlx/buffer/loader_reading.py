@@ -27,7 +27,7 @@ from rlx.buffer.storage.step_schema import leaves_of
 from rlx.buffer.transform.compose import pick_steps, reader
 from rlx.errors import OptionError, SchemaMismatchError, TransformError
 from rlx.fork import on_fork
-from rlx.store.dataset import Dataset
+from rlx.store.dataset import Dataset, cast_hint
 from rlx.store.read_ahead import Held, ReadAhead
 from rlx.store.ted import PlannedBatches
 
@@ -145,14 +145,20 @@ class Part:
         return steps if rows.ndim == 1 else steps.reshape(*rows.shape)
 
 
-def joined(parts: Sequence[TensorDictBase], places: Rows) -> TensorDictBase:
-    """Return steps of several datasets as one, in another order."""
+def _shown(kind: tuple[Any, Any] | None) -> str:
+    return "missing" if kind is None else f"{kind[0]}{list(kind[1])}".removeprefix("torch.")
+
+
+def joined(parts: Sequence[TensorDictBase], places: Rows, storages: Sequence[Storage]) -> TensorDictBase:
+    """Return steps of several datasets as one, in another order; ``storages`` are theirs, for messages."""
     kinds = [{key: (leaf.dtype, leaf.shape[1:]) for key, leaf in leaves_of(part).items()} for part in parts]
-    for kind in kinds[1:]:
-        if differing := sorted("/".join(key) for key in kind.keys() | kinds[0] if kind.get(key) != kinds[0].get(key)):
+    for kind, storage in zip(kinds[1:], storages[1:], strict=True):
+        if differing := sorted(key for key in kind.keys() | kinds[0] if kind.get(key) != kinds[0].get(key)):
+            key, datasets = differing[0], [one.dataset for one in storages if isinstance(one, DatasetStorage)]
             raise SchemaMismatchError(
-                f"{differing[0]} differs between datasets: expected the same keys, dtypes and shapes",
-                hint="rlx preprocess makes them alike",
+                f"{'/'.join(key)} differs between datasets: {_shown(kinds[0].get(key))} in {storages[0]!r}, "
+                f"{_shown(kind.get(key))} in {storage!r}; expected the same keys, dtypes and shapes",
+                hint=cast_hint(datasets) or "rlx preprocess makes them alike",
             )
     if len(devices := {str(part.device or "cpu") for part in parts}) > 1:
         raise SchemaMismatchError(f"steps of the sources are on {', '.join(sorted(devices))}: expected one device")

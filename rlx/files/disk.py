@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from stat import S_ISREG
 from types import MappingProxyType
@@ -19,11 +20,15 @@ from rlx.errors import (
     DiskFullError,
     FileAccessError,
     RlxError,
+    SourceError,
     SourceNotFoundError,
 )
-from rlx.wording import command
+from rlx.wording import command, missing
 
 ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+_APPLE_DOUBLE = b"\x00\x05\x16\x07"
+_MAX_LISTED = 1000
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _HINTS: Mapping[int, str] = MappingProxyType(
     {
@@ -83,13 +88,41 @@ def opened_file(path: Path) -> BinaryIO:
 
 
 def check_readable(path: Path) -> None:
-    """Raise unless a file can be opened, before a decoder reports any failure to read it as damage."""
+    """Raise unless a file can be opened, before a decoder reports any failure to read it as damage.
+
+    Raises:
+        SourceNotFoundError: it is missing.
+        SourceError: it stands for a file of this name, whose content is elsewhere.
+    """
     try:
-        opened_file(path).close()
+        with opened_file(path) as file:
+            head = file.read(len(_LFS_POINTER))
     except OSError as exc:
         if exc.errno in ABSENT:
-            raise SourceNotFoundError(f"{path} is missing") from exc
+            raise SourceNotFoundError(absent(path)) from exc
         raise file_error(exc, path) from exc
+    if head == _LFS_POINTER:
+        raise SourceError(
+            f"{path} is a Git LFS pointer: the file itself is not here",
+            hint=f"{command('git', '-C', path.parent, 'lfs', 'pull')} downloads it",
+        )
+    if head.startswith(_APPLE_DOUBLE):
+        raise SourceError(f"{path} holds what macOS notes of a file, not the file; its name is without ._")
+
+
+def absent(path: Path) -> str:
+    """Return that a file is missing, and what is there instead."""
+    if path.is_dir():
+        return f"{path} is a directory, expected a file"
+    try:
+        return missing(path, sorted(islice(os.listdir(path.parent), _MAX_LISTED)))
+    except OSError:
+        return f"{path} is missing"
+
+
+def listed(directory: Path, pattern: str) -> list[Path]:
+    """Return the files in a directory, sorted, without those in which macOS notes what it knows of another."""
+    return sorted(path for path in directory.glob(pattern) if not path.name.startswith("._"))
 
 
 @contextmanager

@@ -8,7 +8,8 @@ from typing import Self
 from rlx.errors import OptionError, SourceError, SourceNotFoundError
 from rlx.formats.common.fields import expecting
 from rlx.formats.common.hdf5.file import holds, is_hdf5, names, opened
-from rlx.formats.common.provenance import LocalRun, with_spaces
+from rlx.formats.common.provenance import LocalRun, as_noted
+from rlx.formats.common.unread import check_known
 from rlx.formats.registry import formats, readable
 from rlx.wording import command, did_you_mean
 
@@ -81,18 +82,20 @@ def find_runs(path: Path, layout: str | None = None) -> list[LocalRun]:
     chosen = None if choice.name is None else known[choice.name]
     options = choice.read({} if chosen is None else chosen.options)
     if chosen is not None:
-        return [*map(with_spaces, chosen.find_runs(path) if chosen.reads == "runs" else [chosen.open(path, **options)])]
+        return [*map(as_noted, chosen.find_runs(path) if chosen.reads == "runs" else [chosen.open(path, **options)])]
     found = [run for one in known.values() if one.reads == "runs" for run in one.find_runs(path)]
     found += [one.open(path) for one in known.values() if one.recognises(path)]
-    return [*map(with_spaces, found)]
+    return [*map(as_noted, found)]
 
 
 def find_run(directory: Path, id: str | None, layout: str | None = None) -> LocalRun:
     """Return the only run in a directory, or the one with this id; raises SourceNotFoundError for none and several."""
     runs = find_runs(directory, layout)
     name = FormatChoice.parse(layout).name
+    if not runs and name is None:
+        check_known(directory)
     if not runs and (resembled := name or _resembled(directory)) is not None and readable()[resembled].opens:
-        runs = [with_spaces(readable()[resembled].open(directory))]
+        runs = [as_noted(readable()[resembled].open(directory))]
     chosen = [run for run in runs if id is None or run.id == id]
     if len(chosen) == 1:
         return chosen[0]
@@ -141,11 +144,15 @@ def _nothing_known(path: Path, layout: str | None) -> SourceNotFoundError:
 
 
 def _resembled(path: Path) -> str | None:
-    """Return the format of most marks at a path, whose error names the missing files; None without marks."""
+    """Return the format of most marks at a path, whose error names the missing files; None without marks.
+
+    A directory has the marks of formats that are directories only.
+    """
     is_file = path.is_file()
     found = {
-        name: sum(holds(path, (mark,)) if is_file else (path / mark).exists() for mark in marks)
-        for name, marks in ((name, one.marks) for name, one in readable().items())
+        name: sum(holds(path, (mark,)) if is_file else (path / mark).exists() for mark in one.marks)
+        for name, one in readable().items()
+        if is_file or not (one.is_hdf5 and one.reads == "dataset")
     }
     best = max(found, key=found.__getitem__)
     if found[best]:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from rlx.formats.common import parquet_file
 from rlx.formats.common.exporter import DatasetExporter, Experience, pieces
 from rlx.formats.common.fields import not_taken
 from rlx.formats.common.hdf5 import file as hdf5_file
+from rlx.formats.common.names import names_in_file, renamed_block, renamed_schema
 from rlx.formats.common.provenance import FILE_NAME, KEY
 from rlx.formats.common.source import Source
 from rlx.formats.registry import formats, writable
@@ -60,6 +62,7 @@ class ExportReport(Counted):
         bytes: size of all files.
         seconds: duration of the call.
         losses: data that the format could not hold.
+        names: name in the files of each field whose own name the format reserves; rlx reads it by its own name again.
         not_taken: reason for each entry of the source's files that rlx did not read.
     """
 
@@ -73,6 +76,7 @@ class ExportReport(Counted):
     bytes: int
     seconds: float
     losses: Sequence[str]
+    names: Mapping[str, str]
     not_taken: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
@@ -83,6 +87,7 @@ class ExportReport(Counted):
             "format": self.format,
             **self._counts(),
             "losses": list(self.losses),
+            "names": dict(self.names),
             "not_taken": dict(self.not_taken),
         }
 
@@ -114,7 +119,7 @@ def export(
     numbers = chosen_shards(opened, shards)
     exporter = exporter or formats()[format].datasets
     made_of = fingerprint(opened, root, numbers, exporter)
-    experience = SelectedShards(opened, numbers, made_of)
+    experience = SelectedShards(opened, numbers, made_of, names_in_file(opened.schema, exporter.taken))
     finished = not overwrite and made_of is not None and made_of == recorded_fingerprint(destination)
     if finished and exporter.owns(destination):
         losses = list(exporter.losses(experience))
@@ -133,6 +138,7 @@ def export(
         bytes_at(destination),
         time.monotonic() - started,
         losses,
+        experience.names,
         not_taken(opened.notes),
     )
 
@@ -142,12 +148,20 @@ class SelectedShards:
 
     Args:
         fingerprint: fingerprint of the export; None if unknown.
+        names: other names of some fields.
     """
 
-    def __init__(self, source: Source, shards: Sequence[int], fingerprint: str | None = None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        shards: Sequence[int],
+        fingerprint: str | None = None,
+        names: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._source = source
         self._shards = shards
-        self.id, self.schema, self.notes, self.fingerprint = source.id, source.schema, source.notes, fingerprint
+        self.id, self.notes, self.fingerprint, self.names = source.id, source.notes, fingerprint, names
+        self.schema = renamed_schema(source.schema, names)
 
     @cached_property
     def trajectories(self) -> Trajectories:
@@ -159,7 +173,8 @@ class SelectedShards:
     def blocks(self) -> Iterator[Block]:
         """Yield all steps."""
         for shard in self._shards:
-            yield from self._source.blocks(shard, Counter())
+            for block in self._source.blocks(shard, Counter()):
+                yield renamed_block(block, self.names)
 
 
 def survey(blocks: Iterable[Block], schema: Schema) -> Trajectories:
@@ -243,7 +258,7 @@ def export_dataset(
 ) -> list[str]:
     """Write a dataset in another project's format; it is there when all of it is.
 
-    Losses of the format are logged as a warning before anything is written.
+    Losses of the format, and names that it reserves, are logged as warnings before anything is written.
 
     Args:
         exporter: ``datasets`` of the format.
@@ -260,6 +275,8 @@ def export_dataset(
         losses = list(exporter.losses(experience))
         for loss in losses:
             logger.warning("%s cannot hold %s", exporter.title, loss)
+        for name, written in experience.names.items():
+            logger.warning("%s reserves the name %s: the field is %s there", exporter.title, name, written)
         if not (steps := int(experience.trajectories.length.sum())):
             raise ExportError(f"{experience.id} has no steps to export")
         progress.expect("steps", steps)

@@ -24,7 +24,7 @@ from rlx.pipeline.report import Report, check_apart
 from rlx.progress import Progress
 from rlx.schema import Schema
 from rlx.store.codec import Codec
-from rlx.store.dataset import Dataset
+from rlx.store.dataset import Dataset, cast_hint
 from rlx.store.dataset_writer import DatasetWriter, claimed, open_writer
 from rlx.store.layout import shard_directory, shard_name
 from rlx.store.writer import link_shard
@@ -196,12 +196,14 @@ def _check_schemas(datasets: Sequence[Dataset]) -> None:
         if different := other.schema.difference(first.schema):
             raise SchemaMismatchError(
                 f"{other.path}: {different} as in {first.path}",
-                hint=_without_extra_fields(first, other),
+                hint=_alike(first, other),
             )
 
 
-def _without_extra_fields(first: Dataset, other: Dataset) -> str | None:
-    """Return the command that leaves out the fields that only one has; None if a field of both differs."""
+def _alike(first: Dataset, other: Dataset) -> str | None:
+    """Return the command that casts fields of one, or leaves out fields that only one has; None if neither helps."""
+    if (cast := cast_hint([first, other])) is not None:
+        return cast
     if any(other.schema[name] != first.schema[name] for name in other.schema if name in first.schema):
         return None
     for one, rest in ((other, first), (first, other)):

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
@@ -21,7 +22,7 @@ from rlx.buffer.transform.compose import Compose, Transform
 from rlx.errors import SamplingError, SchemaMismatchError, SliceTooLongError
 from rlx.files.disk import check_room
 from rlx.schema import Field, Role, Schema, name_of
-from rlx.store.dataset import Dataset
+from rlx.store.dataset import Dataset, cast_hint
 from rlx.store.ted import to_rows
 from rlx.transform.multi_step import NStep
 from rlx.wording import size
@@ -68,10 +69,9 @@ def draw(datasets: Sequence[Dataset], sampling: Sampling) -> Iterator[TensorDict
         )
         for dataset, sampler in zip(datasets, samplers, strict=True)
     ]
+    as_one = partial(_one_behind_the_other, datasets=datasets)
     joined = (
-        buffers[0]
-        if len(buffers) == 1
-        else ReplayBufferEnsemble(*buffers, sample_from_all=True, collate_fn=_one_behind_the_other)
+        buffers[0] if len(buffers) == 1 else ReplayBufferEnsemble(*buffers, sample_from_all=True, collate_fn=as_one)
     )
     for _ in range(sampling.batches):
         try:
@@ -114,7 +114,7 @@ def _say_what_differs(datasets: Sequence[Dataset]) -> None:
         logger.warning("left out: %s: not all datasets have them", ", ".join(partly))
 
 
-def _one_behind_the_other(batches: list[TensorDictBase]) -> TensorDictBase:
+def _one_behind_the_other(batches: list[TensorDictBase], datasets: Sequence[Dataset]) -> TensorDictBase:
     """Return one batch, with the keys that all have."""
     common = set.intersection(*(set(batch.keys(True, True, is_leaf=is_leaf_nontensor)) for batch in batches))
     for key in common:
@@ -122,7 +122,10 @@ def _one_behind_the_other(batches: list[TensorDictBase]) -> TensorDictBase:
         kinds = {(field.dtype, field.shape) for field in fields}
         if len(kinds) > 1:
             found = " and ".join(sorted(f"{dtype}{list(shape)}" for dtype, shape in kinds))
-            raise SchemaMismatchError(f"datasets differ: {name_of(key)} is {found}; expected the same in all")
+            raise SchemaMismatchError(
+                f"datasets differ: {name_of(key)} is {found}; expected the same in all",
+                hint=cast_hint(datasets),
+            )
     joined: TensorDictBase = TensorDict.cat([batch.select(*common) for batch in batches])
     return joined
 

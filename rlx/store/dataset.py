@@ -3,7 +3,7 @@
 import functools
 import operator
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -21,7 +21,7 @@ from rlx.files.disk_cache import DiskCache
 from rlx.files.remote_files import DEFAULT_CACHE_BYTES, Traffic, local, remote
 from rlx.manifest import Manifest, ShardRecord
 from rlx.numbers import array_of, check_whole
-from rlx.schema import Role, Schema
+from rlx.schema import Field, Role, Schema
 from rlx.store.foreign_types import space_of
 from rlx.store.layout import SHARDS, find_dataset
 from rlx.store.read_ahead import ReadAhead
@@ -369,6 +369,28 @@ def _is_integer(index: Any) -> bool:
     if isinstance(index, bool | np.bool_):
         raise IndexError(f"index {index!r}: expected an integer, a slice or a 1-d array, found a bool")
     return hasattr(index, "__index__") and not (hasattr(index, "ndim") and index.ndim > 0)
+
+
+def cast_hint(datasets: Sequence[Dataset]) -> str | None:
+    """Return the command that casts fields of one of two datasets to the dtypes of the other.
+
+    None unless only dtypes differ in fields of both, and one of two dtypes holds all values of the other.
+    """
+    for one, other in pairwise(datasets):
+        pairs = {name: (field, other.schema[name]) for name, field in one.schema.fields.items() if name in other.schema}
+        pairs = {name: (field, its) for name, (field, its) in pairs.items() if field.dtype != its.dtype}
+        if not pairs or any(replace(field, dtype=its.dtype) != its for field, its in pairs.values()):
+            continue
+        for changed, place in ((one, 0), (other, 1)):
+            dtypes = {name: (pair[1 - place], pair[place]) for name, pair in pairs.items()}
+            casts = [f"{name}={wide.dtype}" for name, (wide, narrow) in dtypes.items() if _holds(wide, narrow)]
+            if len(casts) == len(pairs):
+                return command("rlx", "preprocess", changed.path, "NEW", "--transform", f"cast:{','.join(casts)}")
+    return None
+
+
+def _holds(wide: Field, narrow: Field) -> bool:
+    return not (wide.is_text or narrow.is_text) and np.promote_types(wide.dtype, narrow.dtype) == wide.dtype
 
 
 def normalize(index: Any, length: int) -> NDArray[np.int64]:

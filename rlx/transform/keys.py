@@ -1,13 +1,15 @@
-"""Transforms of fields: select, exclude, rename and concatenate."""
+"""Transforms of fields: select, exclude, rename, cast and concatenate."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import SchemaMismatchError, TransformError
-from rlx.schema import REQUIRED, Field, Role, Schema
+from rlx.schema import DTYPES, REQUIRED, Field, Role, Schema
 from rlx.transform.protocol import PerBlock
 
 
@@ -74,18 +76,70 @@ class Rename(_OfKeys):
     text: str
 
     def __post_init__(self) -> None:
-        pairs = [pair.split("=") for pair in self.text.split(",")]
-        if not all(len(pair) == 2 and all(pair) for pair in pairs):
-            raise TransformError(f"{self.text!r}: expected OLD=NEW,...")
+        _pairs(self.text, "OLD=NEW")
 
     def names(self, schema: Schema) -> Mapping[str, str]:
         """Return all fields, under their new names."""
-        given = dict(pair.split("=") for pair in self.text.split(","))
+        given = _pairs(self.text, "OLD=NEW")
         _matching(schema, list(given))
         names = {name: given.get(name, name) for name in schema}
         if len(set(names.values())) < len(names):
             raise TransformError(f"two fields would have one name: {self.text}")
         return names
+
+
+@dataclass(frozen=True)
+class Cast(PerBlock):
+    """Transform that changes dtypes, and no value: ``cast:action=int64``.
+
+    Args:
+        text: pairs ``KEY=DTYPE``, separated by commas.
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        _pairs(self.text, "KEY=DTYPE")
+
+    def schema(self, schema: Schema) -> Schema:
+        """Return the schema with the dtypes.
+
+        Raises:
+            TransformError: a field does not exist or is text, a dtype is unknown, or a flag would be a number.
+        """
+        given = _pairs(self.text, "KEY=DTYPE")
+        numeric_fields(schema, list(given))
+        if unknown := [dtype for dtype in given.values() if dtype not in DTYPES]:
+            raise TransformError(f"dtype {unknown[0]!r} is unknown: expected one of {', '.join(sorted(DTYPES))}")
+        return valid(
+            {name: replace(field, dtype=given.get(name, field.dtype)) for name, field in schema.fields.items()}
+        )
+
+    def apply(self, block: Block, schema: Schema) -> Block:  # noqa: ARG002  (the block has the fields)
+        """Return the block with the dtypes; raises TransformError if a value would change."""
+        changed = {name: _cast(block.data[name], dtype, name) for name, dtype in _pairs(self.text, "KEY=DTYPE").items()}
+        return replace(block, data={**block.data, **changed})
+
+
+def _cast(rows: NDArray[Any], dtype: str, name: str) -> NDArray[Any]:
+    with np.errstate(all="ignore"):
+        cast = rows.astype(dtype)
+        # Cast back, as a comparison converts both sides: 2**53 + 1 equals its own float64.
+        back = cast.astype(rows.dtype)
+    same = (back == rows) | ((rows != rows) & (back != back))
+    # A number too large for the dtype may come back by wrapping round twice.
+    same &= (cast < 0) == (rows < 0)
+    if not same.all():
+        row = np.argwhere(~same)[0]
+        raise TransformError(f"{name} holds {rows[tuple(row)]}, which {dtype} would change to {cast[tuple(row)]}")
+    return cast
+
+
+def _pairs(text: str, expected: str) -> dict[str, str]:
+    pairs = [pair.split("=") for pair in text.split(",")]
+    if not all(len(pair) == 2 and all(pair) for pair in pairs):
+        raise TransformError(f"{text!r}: expected {expected},...")
+    return dict(pairs)
 
 
 @dataclass(frozen=True)

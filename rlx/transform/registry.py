@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 from rlx.errors import TransformError
 from rlx.transform.functions import Relabel
 from rlx.transform.images import Crop, Grayscale, Resize
-from rlx.transform.keys import CatTensors, Exclude, Rename, Select
+from rlx.transform.keys import Cast, CatTensors, Exclude, Rename, Select
 from rlx.transform.multi_step import FrameSkip, NStep, ReturnToGo
 from rlx.transform.protocol import Learner, Selection, Transform
 from rlx.transform.scaling import Normalize, RewardClip, RewardSign, ScaleReward, ToFloat
@@ -33,6 +33,7 @@ TRANSFORMS: Mapping[str, Any] = MappingProxyType(
         "select": Select,
         "exclude": Exclude,
         "rename": Rename,
+        "cast": Cast,
         "cat_tensors": CatTensors,
         "relabel": Relabel,
         "filter": Filter,
@@ -40,7 +41,7 @@ TRANSFORMS: Mapping[str, Any] = MappingProxyType(
     }
 )
 _TEXT = "text"
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
+_KINDS: Mapping[Any, str] = {int: "a whole number", float: "a number", float | None: "a number", bool: "true or false"}
 
 
 def parse(text: str) -> Transform | Learner | Selection:
@@ -109,7 +110,11 @@ def _value(text: str, key: str, value: str, kind: Any) -> Any:
         return value
     if kind not in _KINDS:
         return tuple(value.split("+"))
-    found = {"true": True, "false": False}.get(value.lower()) if kind is bool else _number(value, kind)
+    found = (
+        {"true": True, "false": False}.get(value.lower())
+        if kind is bool
+        else _number(value, int if kind is int else float)
+    )
     if found is None:
         raise TransformError(f"transform {text!r}: {key} is {value!r}, expected {_KINDS[kind]}")
     return found

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
 _REWARD = ("next", "reward")
+_PIXELS = 255.0
 _INTEGER = re.compile(r"torch\.u?int")
 
 
@@ -29,7 +30,7 @@ class ToFloat(PerBlock, Pointwise):
     """Transform of integers to float32: pixels of 0 to 255 become 0 to 1.
 
     Args:
-        scale: the divisor.
+        scale: the divisor; by default 255, for pixels only: uint8 of images or of observations.
         keys: fields to convert, in a batch at the root and under ``next``; by default all integer observations.
 
     Example:
@@ -38,27 +39,29 @@ class ToFloat(PerBlock, Pointwise):
         True
     """
 
-    scale: float = 255.0
+    scale: float | None = None
     keys: Key | Sequence[Key] = ()
 
     def __post_init__(self) -> None:
-        check_real("scale", self.scale, error=TransformError)
-        if not (math.isfinite(self.scale) and self.scale):
-            raise TransformError(f"scale is {self.scale}, expected a finite number other than 0")
+        if self.scale is not None:
+            check_real("scale", self.scale, error=TransformError)
+            if not (math.isfinite(self.scale) and self.scale):
+                raise TransformError(f"scale is {self.scale}, expected a finite number other than 0")
         object.__setattr__(self, "keys", tuple(name_of(key) for key in as_keys(self.keys)))
 
     def schema(self, schema: Schema) -> Schema:
         """Return the schema with these fields as float32.
 
         Raises:
-            TransformError: a field does not exist or is text, or no observation holds integers.
+            TransformError: a field does not exist or is text, no observation holds integers, or a field holds no pixels
+                and no scale is given.
         """
         changed = {name: replace(schema[name], dtype="float32", space=None) for name in self._names(schema)}
         return Schema({**schema.fields, **changed})
 
     def apply(self, block: Block, schema: Schema) -> Block:
         """Return the block with the fields divided by ``scale``."""
-        scale = np.float32(self.scale)
+        scale = np.float32(self._divisor)
         changed = {name: block.data[name].astype(np.float32) / scale for name in self._names(schema)}
         return replace(block, data={**block.data, **changed})
 
@@ -66,15 +69,30 @@ class ToFloat(PerBlock, Pointwise):
         """Return the batch with the keys divided by ``scale``."""
         for key in self._leaves(batch):
             values = batch.get(key)
+            self._check(name_of(key), str(values.dtype).removeprefix("torch."), values.ndim - batch.batch_dims)
             floats = values.float()
-            batch.set(key, floats / self.scale if floats is values else floats.div_(self.scale))
+            batch.set(key, floats / self._divisor if floats is values else floats.div_(self._divisor))
         return batch
+
+    @property
+    def _divisor(self) -> float:
+        return _PIXELS if self.scale is None else self.scale
+
+    def _check(self, name: str, dtype: str, dimensions: int) -> None:
+        """Raise TransformError if a field holds no pixels and no scale is given."""
+        if self.scale is None and not (dtype == "uint8" and (dimensions > 1 or is_observation(name))):
+            raise TransformError(
+                f"{name} is {dtype} of {dimensions} dimensions, no pixels: expected a scale to divide by",
+                hint=f"to_float:scale=1,keys={name.removeprefix('next/')} only converts it",
+            )
 
     def _names(self, schema: Schema) -> Sequence[str]:
         names = numeric_fields(schema, [name_of(key) for key in self.keys])
         found = [name for name in names if self.keys or schema[name].dtype.startswith(("int", "uint"))]
         if not found:
             raise TransformError("no observation has an integer dtype")
+        for name in found:
+            self._check(name, schema[name].dtype, len(schema[name].shape))
         return found
 
     def _leaves(self, batch: TensorDictBase) -> list[Any]:

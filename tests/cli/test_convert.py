@@ -172,6 +172,7 @@ EXPORT_KEYS = [
     "steps_per_second",
     "skipped_shards",
     "losses",
+    "names",
     "not_taken",
 ]
 LOSS = "the source's episode numbers"

@@ -126,7 +126,7 @@ def random_block(chosen: Schema, lengths: tuple[int, ...] = (4, 1, 7), *, seed: 
     for name, field in chosen.fields.items():
         rows = steps + count if field.role == Role.OBSERVATION else steps
         data[name] = _values(random, field, rows)
-    if "is_init" in data:
+    if chosen.fields.get("is_init") == Field("bool", (), Role.STEP):
         data["is_init"] = np.isin(np.arange(steps), [0, *(last[:-1] + 1)])
     data["terminated"], data["truncated"] = np.zeros(steps, bool), np.zeros(steps, bool)
     kinds = np.array([ends[number % len(ends)] for number in range(count)])

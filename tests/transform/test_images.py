@@ -3,9 +3,11 @@ from dataclasses import replace
 import cv2
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tensordict import TensorDict
 
 from rlx.errors import TransformError
 from rlx.schema import Field, Role, Schema
@@ -100,6 +102,29 @@ def test_to_float() -> None:
         made(ToFloat(), numbers)
     with pytest.raises(TransformError, match="other than 0"):
         ToFloat(0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("action", Field("int64", (), Role.STEP)),
+        ("action", Field("uint8", (), Role.STEP)),
+        ("observation", Field("int32", (4,), Role.OBSERVATION)),
+        ("observation", Field("uint16", (8, 8), Role.OBSERVATION)),
+        ("lives", Field("uint8", (2,), Role.NEXT)),
+    ],
+)
+def test_to_float_of_what_is_no_picture_needs_a_scale(name: str, field: Field) -> None:
+    schema = Schema({**schema_of("uint8", (4, 4)).fields, name: field})
+    keys = () if name == "observation" else (name,)
+    with pytest.raises(TransformError, match=f"{name} is {field.dtype} of .* no pixels: expected a scale") as caught:
+        ToFloat(keys=keys).schema(schema)
+    assert caught.value.hint == f"to_float:scale=1,keys={name} only converts it"
+    assert ToFloat(1.0, keys=keys).schema(schema)[name].dtype == "float32"
+    rows = torch.zeros(3, *field.shape, dtype=getattr(torch, field.dtype))
+    batch = TensorDict({name: rows}, [3])
+    with pytest.raises(TransformError, match="no pixels: expected a scale"):
+        ToFloat(keys=[name])(batch)
 
 
 def test_only_the_fields_that_are_named() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
-from rlx.files.disk import read_object
+from rlx.files.disk import listed, read_object
 from rlx.formats.array_record import FINAL, FLAGS, KEYS, LAYOUT, LENGTH, METADATA, SUFFIX, TRAJECTORY, VIDEO
 from rlx.formats.array_record.record import (
     Array,
@@ -49,6 +49,7 @@ from rlx.formats.common.rows.episodes import (
 )
 from rlx.formats.common.source import MalformedError, by_number, id_of
 from rlx.schema import TEXT, Field, Role, Schema
+from rlx.wording import missing as is_missing
 
 _COLOURS = 3
 _ROLES = {"observation": Role.OBSERVATION, "action": Role.STEP, "reward": Role.NEXT}
@@ -209,7 +210,7 @@ def open_array_record(
         fields["reward"] = Field("float32", (), Role.NEXT)
         notes["rewards"] = "unrecorded: zeros"
     if (missing := missing_field(fields)) is not None:
-        raise CorruptShardError(f"{place}: {missing} is missing")
+        raise CorruptShardError(is_missing(f"{place}: {missing}", first))
     if not isinstance(first.get(TRAJECTORY), dict):
         notes |= {
             note: "unrecorded"
@@ -223,7 +224,7 @@ def open_array_record(
 
 
 def _names(path: Path) -> list[str]:
-    return [entry.name for entry in by_number(path.glob(f"*{SUFFIX}"))] if path.is_dir() else []
+    return [entry.name for entry in by_number(listed(path, f"*{SUFFIX}"))] if path.is_dir() else []
 
 
 def _parsed(file: RecordFile, number: int) -> Record:

@@ -3,7 +3,7 @@
 import errno
 import os
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -28,6 +28,10 @@ class ArrayRecordExporter:
     """Exporter to files of about 256 MB before compression, with one record per MiB of a trajectory."""
 
     title = "ArrayRecord"
+
+    def taken(self, schema: Schema) -> Collection[str]:
+        """Return the fields that a record would have under a key of p(doom)'s or of rlx's."""
+        return [name for name in schema if name in (LENGTH, TRAJECTORY, *KEYS) or name.startswith(FINAL)]
 
     def losses(self, experience: Experience) -> Sequence[str]:  # noqa: ARG002  (whatever it is)
         """Return an empty list: the format loses nothing."""

@@ -1,6 +1,6 @@
 """Protocol of dataset exporters, the pieces of trajectories that they write, and losses."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +20,10 @@ _MAX_SMALL_BYTES = 2**20
 
 class Experience(Described, Protocol):
     """The data to export; it can be read any number of times."""
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """The name here of every field whose own name the format cannot use for it; see ``names.names_in_file``."""
 
     @property
     def fingerprint(self) -> str | None:
@@ -44,6 +48,11 @@ class DatasetExporter(Protocol):
     def title(self) -> str:
         """The format in words, for messages: ``D4RL's HDF5``."""
 
+    def taken(self, schema: Schema) -> Collection[str]:
+        """Return the fields whose names the format cannot use for them: they mean something else in it, or two fields
+        would get one place.
+        """
+
     def losses(self, experience: Experience) -> Sequence[str]:
         """Return the data that the format cannot store, each in a few words; known before writing.
 
@@ -58,7 +67,7 @@ class DatasetExporter(Protocol):
         """Write a file or a directory.
 
         Args:
-            experience: for which ``losses`` raised no error.
+            experience: for which ``taken`` is empty and ``losses`` raised no error.
             path: does not exist yet.
             destination: the path to which the caller renames it when it is complete.
             progress: advanced in ``steps``.
@@ -77,6 +86,7 @@ def common_losses(
     unrecorded: bool = True,
     episodes: bool = False,
     starts: bool = True,
+    both: bool = False,
 ) -> list[str]:
     """Return the losses of this experience in a format, of those that several formats share.
 
@@ -85,6 +95,7 @@ def common_losses(
         unrecorded: whether it cannot mark a final observation as unrecorded.
         episodes: whether it cannot hold the numbers of episodes.
         starts: whether it cannot mark a trajectory that starts in the middle of an episode.
+        both: whether it cannot mark a trajectory that was truncated as it terminated.
     """
     table, losses = experience.trajectories, []
     if final and (recorded := int(table.final_recorded.sum())):
@@ -95,6 +106,8 @@ def common_losses(
         losses.append("the source's episode numbers")
     if starts and (late := int((~table.from_reset).sum())):
         losses.append(f"that {_of(late, len(table))} start in the middle of an episode")
+    if both and (truncated := int((table.terminated & table.truncated).sum())):
+        losses.append(f"that {_of(truncated, len(table))} were truncated as they terminated")
     return losses
 
 
@@ -212,9 +225,10 @@ def without_finals(schema: Schema, names: Sequence[str]) -> list[str]:
 def rounded_rewards(schema: Schema) -> list[str]:
     """Return the loss of a format that holds rewards as float32."""
     dtype = schema["reward"].dtype
-    return (
-        [] if np.result_type(dtype, np.float32) == np.float32 else [f"rewards of {dtype}: they are rounded to float32"]
-    )
+    if dtype == "float32":
+        return []
+    is_exact = np.result_type(dtype, np.float32) == np.float32
+    return [f"rewards of {dtype}: they {'become' if is_exact else 'are rounded to'} float32"]
 
 
 def _of(some: int, all: int) -> str:

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
-from rlx.files.disk import check_readable
+from rlx.files.disk import check_readable, listed
 from rlx.formats.common.source import begins_with, by_number, damage
 from rlx.store.foreign_types import arrow_file, pyarrow
+from rlx.wording import missing as is_missing
 
 _BUFFER_BYTES = 2**18
 _MAGIC = b"PAR1"
@@ -54,9 +55,10 @@ class ParquetFile:
     def batches(self, names: Sequence[str], size: int, row: int = 0) -> Generator[Mapping[str, Any], None, None]:
         """Yield Arrow arrays of at most ``size`` rows each, from the start of the row group that has a row."""
         for name in names:
-            if (count := self.names.count(name)) != 1:
-                found = f"{count} columns have this name" if count else "is missing"
-                raise CorruptShardError(f"{self.path}: {name}{':' if count else ''} {found}")
+            if (count := self.names.count(name)) > 1:
+                raise CorruptShardError(f"{self.path}: {name}: {count} columns have this name")
+            if not count:
+                raise CorruptShardError(is_missing(f"{self.path}: {name}", self.names))
         groups, wanted = range(self._group(row), self._file.num_row_groups), list(dict.fromkeys(names))
         with translated(self.path):
             for batch in self._file.iter_batches(batch_size=size, row_groups=groups, columns=wanted):
@@ -160,7 +162,7 @@ def files_of(path: Path, table: str) -> list[Path]:
     if not path.is_dir() or (path / "meta").exists():
         return []
     names = ("*.parquet", "data/*.parquet", f"{table}/*/*.parquet")
-    found = next(filter(None, (by_number(islice(path.glob(name), _MAX_FILES)) for name in names)), [])
+    found = next(filter(None, (by_number(listed(path, name)[:_MAX_FILES]) for name in names)), [])
     return [file for file in found if file.is_file()]
 
 

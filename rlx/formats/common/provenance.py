@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rlx.block import Block
-from rlx.errors import RlxError
+from rlx.errors import RlxError, SchemaMismatchError
 from rlx.formats.common.exporter import Experience
 from rlx.formats.common.fields import NOT_TAKEN
+from rlx.formats.common.names import renamed_block, renamed_schema
 from rlx.formats.common.rows.episodes import COUNTED, EARLY_FLAGS
 from rlx.formats.common.source import Source
 from rlx.manifest_values import check_json
@@ -25,21 +26,23 @@ from rlx.schema import Field, Schema
 KEY = "rlx"
 # File beside those of a format that cannot hold it.
 FILE_NAME = "provenance.json"
-# Key of the original fields in the notes of a source; never in those of a dataset.
-SCHEMA = "schema"
+# Keys in the notes of a source, never in those of a dataset: the fields that rlx wrote, and the own name of each that
+# has another one in the file.
+SCHEMA, NAMES = "schema", "names_in_file"
 _MAX_BYTES = 2**24
 # Notes on how another file was read.
-_OF_READING = frozenset({"left_out", "left_out_not_numbers", NOT_TAKEN, *COUNTED, EARLY_FLAGS, SCHEMA})
+_OF_READING = frozenset({"left_out", "left_out_not_numbers", NOT_TAKEN, *COUNTED, EARLY_FLAGS, SCHEMA, NAMES})
 
 
 def provenance(experience: Experience, losses: Sequence[str]) -> Mapping[str, Any]:
-    """Return the dataset's name, notes, schema and fingerprint, the losses and rlx's version, for JSON."""
+    """Return the dataset's name, notes, schema, names and fingerprint, the losses and rlx's version, for JSON."""
     return {
         "rlx": version("rlx"),
         "id": experience.id,
         "notes": dict(experience.notes),
         "losses": list(losses),
-        "schema": experience.schema.to_json(),
+        SCHEMA: experience.schema.to_json(),
+        NAMES: {written: name for name, written in experience.names.items()},
         "fingerprint": experience.fingerprint,
     }
 
@@ -53,7 +56,8 @@ def save_provenance(
 
 
 def read_notes(said: Any) -> Mapping[str, Any]:
-    """Return the notes of the data, with losses under ``lost`` and the original fields under ``schema``.
+    """Return the notes of the data, with losses under ``lost``, and what the file has under ``schema`` and
+    ``names_in_file``.
 
     Empty if the provenance is missing or malformed. Notes on how an earlier file was read are left out.
 
@@ -68,15 +72,15 @@ def read_notes(said: Any) -> Mapping[str, Any]:
     """
     try:
         parsed = json.loads(said) if isinstance(said, str | bytes) else said
-        notes, losses, schema = parsed["notes"], parsed["losses"], parsed.get(SCHEMA)
-        check_json([notes, losses, schema], KEY)
+        notes, losses = parsed["notes"], parsed["losses"]
+        noted = {key: parsed[key] for key in (SCHEMA, NAMES) if isinstance(parsed.get(key), dict)}
+        check_json([notes, losses, noted], KEY)
     except (ValueError, TypeError, KeyError, RecursionError):
         return {}
     if not isinstance(notes, dict) or not isinstance(losses, list):
         return {}
     kept = {name: note for name, note in notes.items() if name not in _OF_READING}
-    noted = {"lost": losses, SCHEMA: schema if isinstance(schema, dict) else None}
-    return {**kept, **{name: said for name, said in noted.items() if said}}
+    return {**kept, **{key: said for key, said in {"lost": losses, **noted}.items() if said}}
 
 
 def read_notes_beside(directory: Path) -> Mapping[str, Any]:
@@ -117,12 +121,17 @@ class LocalRun(Source, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SpacedRun:
-    """A run whose fields have the spaces that its file notes."""
+class NotedRun:
+    """A run whose fields have the spaces and names that its file notes.
+
+    Args:
+        names: own name of every field that has another in the file.
+    """
 
     run: LocalRun
     schema: Schema
     notes: Mapping[str, Any]
+    names: Mapping[str, str]
 
     @property
     def root(self) -> Path:
@@ -144,16 +153,23 @@ class SpacedRun:
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
         """Yield the blocks of the run."""
-        return self.run.blocks(shard, dropped)
+        return (renamed_block(block, self.names) for block in self.run.blocks(shard, dropped))
 
 
-def with_spaces(run: LocalRun) -> LocalRun:
-    """Return the run with the spaces that its file notes, for fields unchanged since it was written."""
-    if SCHEMA not in run.notes:
+def as_noted(run: LocalRun) -> LocalRun:
+    """Return the run with the spaces and names that its file notes, spaces for fields unchanged since then."""
+    if SCHEMA not in run.notes and NAMES not in run.notes:
         return run
     noted = noted_fields(run.notes)
-    fields = {name: _with_space(field, noted.get(name, field)) for name, field in run.schema.fields.items()}
-    return SpacedRun(run, Schema(fields), {name: note for name, note in run.notes.items() if name != SCHEMA})
+    spaced = Schema({name: _with_space(field, noted.get(name, field)) for name, field in run.schema.fields.items()})
+    names = {name: own for name, own in run.notes.get(NAMES, {}).items() if name in spaced and isinstance(own, str)}
+    try:
+        schema = renamed_schema(spaced, names)
+    except SchemaMismatchError:
+        schema = spaced
+    if len(schema) < len(spaced) or schema is spaced:
+        schema, names = spaced, {}
+    return NotedRun(run, schema, {name: note for name, note in run.notes.items() if name not in (SCHEMA, NAMES)}, names)
 
 
 def _with_space(field: Field, noted: Field) -> Field:

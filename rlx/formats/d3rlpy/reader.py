@@ -23,6 +23,7 @@ from rlx.formats.common.rows.episodes import RowEpisode, ending_notes, shard_bou
 from rlx.formats.d3rlpy import COLUMNS, KEYS, LAYOUT, VERSION
 from rlx.formats.d4rl.reader import D4RL, open_d4rl
 from rlx.schema import FLAGS, Field, Role, Schema
+from rlx.wording import missing as is_missing
 
 _NUMBERED = re.compile(r"(.+)_(\d{1,9})")
 # In a tuple of observations, the index in the tuple follows the episode's number.
@@ -43,7 +44,7 @@ def open_d3rlpy(path: Path) -> Hdf5Episodes | D4RL:
 def _opened(path: Path) -> Hdf5Episodes:
     with hdf5_file.opened(path) as file:
         if missing := [key for key in KEYS if not hdf5_file.has(file, key)]:
-            raise CorruptShardError(f"{path}: {missing[0]} is missing")
+            raise CorruptShardError(is_missing(f"{path}: {missing[0]}", hdf5_file.names(file)))
         version = texts(file, "version")
         if version != [VERSION]:
             raise SourceError(f"{path} is of d3rlpy's version {'.'.join(version)}, expected {VERSION}")
@@ -70,7 +71,7 @@ def _fields(file: h5py.File) -> tuple[dict[str, Field], dict[str, str]]:
     if not hdf5_file.has(file, "observations_0"):
         parts = next(number for number in count() if not hdf5_file.has(file, f"observations_0_{number}"))
         if not parts:
-            raise CorruptShardError(f"{file.filename}: observations_0 is missing")
+            raise CorruptShardError(is_missing(f"{file.filename}: observations_0", hdf5_file.names(file)))
         paths = {f"observation/_index_{number}": f"observations_{{}}_{number}" for number in range(parts)}
     paths |= {"action": "actions_{}", "reward": "rewards_{}"}
     fields = {}

@@ -1,6 +1,7 @@
 """The HDF5 that d3rlpy 2 dumps and loads (version 2.1): four datasets per episode."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from rlx.formats.common.exporter import (
     Piece,
     check_names,
     common_losses,
+    extra_fields,
     float32,
-    left_out,
     observation_fields,
     only_action,
     renamed,
@@ -21,7 +22,7 @@ from rlx.formats.common.exporter import (
     unflagged_ends,
     without_finals,
 )
-from rlx.formats.common.hdf5.episodes import extra_columns, without_room
+from rlx.formats.common.hdf5.episodes import INFOS, extra_columns
 from rlx.formats.common.hdf5.file import holds
 from rlx.formats.common.hdf5.output import Column, PieceWriter, created, write_episodes
 from rlx.formats.common.pictures import Arranged, channels_first
@@ -29,6 +30,9 @@ from rlx.formats.common.provenance import provenance
 from rlx.formats.d3rlpy import COLUMNS, KEYS, VERSION
 from rlx.progress import Progress
 from rlx.schema import Field, Schema
+
+# A name like an episode's dataset, or a group named like a dataset.
+_RESERVED = re.compile(rf"({INFOS}|({'|'.join(COLUMNS)})(_\d+)*)(/|$)|({'|'.join(KEYS)})/|.*_\d+/")
 
 
 class D3rlpyExporter:
@@ -39,6 +43,10 @@ class D3rlpyExporter:
 
     title = "d3rlpy"
 
+    def taken(self, schema: Schema) -> Collection[str]:
+        """Return the fields with a name that means something else in d3rlpy, or a group like an episode's dataset."""
+        return [name for name in extra_fields(schema) if _RESERVED.match(name)]
+
     def losses(self, experience: Experience) -> Sequence[str]:
         """Return lost final observations, outcomes of last steps, numbers of episodes, exact rewards, and names."""
         schema, table = experience.schema, experience.trajectories
@@ -46,9 +54,8 @@ class D3rlpyExporter:
         action = _action(schema)
         if texts := [name for name in observation_fields(schema) if schema[name].is_text]:
             raise ExportError(f"d3rlpy holds observations of numbers, found text in {', '.join(texts)}")
-        extras = extra_columns(schema, ())
-        losses = common_losses(experience, final=True, episodes=True)
-        losses += left_out(without_room(schema, extras))
+        extras = extra_columns(schema)
+        losses = common_losses(experience, final=True, episodes=True, both=True)
         losses += without_finals(schema, [extra.name for extra in extras if not extra.is_after])
         if cut := int((~table.terminated).sum()):
             losses.append(
@@ -100,7 +107,7 @@ def _datasets(schema: Schema) -> list[Column]:
         ),
         Column("actions_{}", action, arranged=_arranged(schema[action])),
         Column("rewards_{}", "reward", arranged=Arranged((1,), _rewards), dtype="float32"),
-        *(extra for extra in extra_columns(schema, (), "{}_{{}}") if not extra.is_after),
+        *(extra for extra in extra_columns(schema, "{}_{{}}") if not extra.is_after),
     ]
 
 

@@ -20,6 +20,7 @@ from rlx.formats.common.rows.scan import different
 from rlx.formats.common.source import EpisodeGroups, OneFile
 from rlx.formats.d4rl import EPISODE_ENDS, KEYS, KNOWN, LAYOUT, METADATA, NEXT, TABLE, TABLE_COLUMNS, TIMEOUTS
 from rlx.schema import FLAGS, Field, Role, Schema
+from rlx.wording import missing as is_missing
 
 _PIECE_ROWS = 2**16
 
@@ -66,7 +67,7 @@ def open_d4rl(path: Path) -> D4RL:
     """Return the dataset in a file of D4RL, or of the first version of d3rlpy."""
     with hdf5_file.opened(path) as file:
         if missing := [key for key in KEYS if not hdf5_file.has(file, key)]:
-            raise CorruptShardError(f"{path}: {missing[0]} is missing")
+            raise CorruptShardError(is_missing(f"{path}: {missing[0]}", hdf5_file.names(file)))
         count = len(hdf5_file.numbers(file, "observations"))
         if not count:
             raise SourceError(f"{path} has no step")

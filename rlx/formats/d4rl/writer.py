@@ -1,6 +1,6 @@
 """D4RL's HDF5: all steps in one array per field, ``terminals`` and ``timeouts`` where an episode ends."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rlx.formats.common.exporter import (
@@ -9,12 +9,12 @@ from rlx.formats.common.exporter import (
     check_names,
     check_single,
     common_losses,
+    extra_fields,
     has_finals,
-    left_out,
     observation_fields,
     renamed,
 )
-from rlx.formats.common.hdf5.episodes import extra_columns, without_room
+from rlx.formats.common.hdf5.episodes import INFOS, extra_columns
 from rlx.formats.common.hdf5.file import holds
 from rlx.formats.common.hdf5.output import Column, created, write_episodes
 from rlx.formats.common.provenance import provenance
@@ -22,7 +22,7 @@ from rlx.formats.d4rl import KEYS, KNOWN, METADATA, NEXT, TABLE, TABLE_COLUMNS, 
 from rlx.progress import Progress
 from rlx.schema import Schema
 
-_TAKEN = KNOWN | {METADATA.rstrip("/"), "next"}
+_TAKEN = KNOWN | {METADATA.rstrip("/"), INFOS}
 
 
 class D4RLExporter:
@@ -34,15 +34,18 @@ class D4RLExporter:
 
     title = "D4RL's HDF5"
 
+    def taken(self, schema: Schema) -> Collection[str]:
+        """Return the fields with a name that means something else in D4RL."""
+        return [name for name in extra_fields(schema) if name.split("/")[0] in _TAKEN]
+
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Return lost final observations, names, and fields whose names mean something else in D4RL."""
+        """Return lost final observations and names."""
         schema = experience.schema
         check_names(self.title, schema)
         check_single("D4RL", "observation", observation_fields(schema), schema)
         check_single("D4RL", "action", action_fields(schema), schema)
         losses = common_losses(experience, final=not has_finals(experience), unrecorded=False, starts=False)
-        losses += renamed((*observation_fields(schema), *action_fields(schema)))
-        return losses + left_out(without_room(schema, _extras(schema)))
+        return losses + renamed((*observation_fields(schema), *action_fields(schema)))
 
     def owns(self, path: Path) -> bool:
         """Return whether a file has the datasets of D4RL."""
@@ -59,7 +62,7 @@ class D4RLExporter:
             Column("terminals", "terminated"),
             Column(TIMEOUTS, "truncated"),
             *([Column(NEXT, observation, is_after=True)] if has_finals(experience) else []),
-            *_extras(schema),
+            *extra_columns(schema),
         ]
         with created(path) as output:
             output.sign(provenance(experience, self.losses(experience)))
@@ -67,10 +70,6 @@ class D4RLExporter:
             for name in TABLE_COLUMNS:
                 output.file.create_dataset(TABLE + name, data=experience.trajectories.columns()[name])
             write_episodes(experience, lambda _: write, progress)
-
-
-def _extras(schema: Schema) -> list[Column]:
-    return extra_columns(schema, _TAKEN)
 
 
 DATASETS = D4RLExporter()

@@ -283,7 +283,8 @@ def read_block(parts: Sequence[BlockPart], rows: RowReader, extras: Mapping[str,
     steps = sum(part.steps for part in parts)
     observation = rows.empty(OBSERVATION, steps + sum(part.is_end for part in parts))
     more = {name: rows.empty(array, steps) for name, array in extras.items()}
-    action, reward = np.empty(steps, np.int32), np.empty(steps, np.float32)
+    # The files have int32; see "dtypes" in docs/format.md.
+    action, reward = np.empty(steps, np.int64), np.empty(steps, np.float32)
     terminated, truncated = np.zeros(steps, np.bool_), np.zeros(steps, np.bool_)
     step = frame = 0
     for part in parts:

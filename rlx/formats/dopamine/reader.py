@@ -58,8 +58,8 @@ class Dopamine:
 
     @property
     def schema(self) -> Schema:
-        """Observations as in their first local file, else uint8[84, 84]; int32 actions; rewards; extra columns."""
-        plain = Schema.of(observation=self._observation, action=("int32", ()))
+        """Observations as in their first local file, else uint8[84, 84]; int64 actions; rewards; extra columns."""
+        plain = Schema.of(observation=self._observation, action=("int64", ()))
         return Schema({**plain.fields, **self._extras.fields})
 
     @property

@@ -2,7 +2,7 @@
 Dataset.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,21 +71,29 @@ class DopamineExporter:
 
     title = "Dopamine's layout"
 
+    def taken(self, schema: Schema) -> Collection[str]:
+        """Return the fields whose array would have the name of another's."""
+        names = dict.fromkeys((*SMALL_DTYPES, OBSERVATION), "")
+        return [name for name in extra_fields(schema) if names.setdefault(array_name(name), name) != name]
+
     def losses(self, experience: Experience) -> Sequence[str]:
         """Return lost final observations, truncations, numbers of episodes, exact rewards, names, and fields."""
         schema, table = experience.schema, experience.trajectories
         check_names(self.title, schema)
         check_single(self.title, "observation", observation_fields(schema), schema)
         only_action(schema, f"{self.title} holds one discrete action", discrete=True)
-        losses = common_losses(experience, final=True, episodes=True)
+        losses = common_losses(experience, final=True, episodes=True, both=True)
         if cut := int((~table.terminated).sum()):
             losses.append(
                 f"truncations: {cut:,} of {len(table):,} trajectories did not terminate, and end as if they had"
             )
         extras = _extras(schema)
         losses += renamed((*observation_fields(schema), *action_fields(schema)))
+        (action,) = action_fields(schema)
+        if schema[action].dtype != "int64":
+            losses.append(f"{action} of {schema[action].dtype}: rlx reads it as int64")
         losses += rounded_rewards(schema) + without_finals(schema, list(extras))
-        return losses + left_out([name for name in extra_fields(schema) if name not in extras])
+        return losses + left_out([name for name in extra_fields(schema) if schema[name].is_text])
 
     def owns(self, path: Path) -> bool:
         """Return whether a directory holds ``replay_logs`` and nothing else that rlx did not write."""
@@ -126,13 +134,8 @@ class DopamineExporter:
 
 
 def _extras(schema: Schema) -> dict[str, str]:
-    """Return the array of every extra field that can be written: numbers, whose array has a unique name."""
-    arrays: dict[str, str] = {}
-    for name in extra_fields(schema):
-        array = array_name(name)
-        if not schema[name].is_text and array not in {OBSERVATION, ACTION, REWARD, TERMINAL, *arrays.values()}:
-            arrays[name] = array
-    return arrays
+    """Return the array of every extra field that can be written: numbers."""
+    return {name: array_name(name) for name in extra_fields(schema) if not schema[name].is_text}
 
 
 def _ends(piece: Piece) -> NDArray[np.uint8]:

@@ -1,7 +1,7 @@
 """Lance: one row per step, columns by TED path."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 from os import strerror
 from pathlib import Path
@@ -13,6 +13,7 @@ from rlx.formats.common.provenance import save_provenance
 from rlx.formats.common.rows.ted_fields import step_batches, ted_paths
 from rlx.formats.lance import DATA, VERSIONS, checked, lance
 from rlx.progress import Progress
+from rlx.schema import Schema
 from rlx.store.foreign_types import pyarrow
 
 _FILE_BYTES = 2**30
@@ -26,6 +27,10 @@ class LanceExporter:
     """
 
     title = "Lance"
+
+    def taken(self, schema: Schema) -> Collection[str]:  # noqa: ARG002  (whatever it is)
+        """Return an empty list: any name can be used."""
+        return []
 
     def losses(self, experience: Experience) -> Sequence[str]:
         """Return an empty list: the format loses nothing. Names with a dot raise ExportError."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import ExportError
+from rlx.formats.common.exporter import extra_fields
 from rlx.formats.common.pictures import Arranged, as_it_is, as_pictures
 from rlx.formats.common.rows.ted_fields import feature_of as hugging_face_feature
 from rlx.formats.common.rows.ted_fields import picture_array
@@ -104,11 +105,13 @@ def features_of(schema: Schema, noted: Any = None) -> dict[str, str]:
     known = {said["field"]: called for called, said in _noted_features(noted).items()}
     names: dict[str, str] = {}
     taken = {*defaults(), TASK, DONE, TERMINATED, TRUNCATED} - ({TIMESTAMP} if is_timed(schema) else set())
-    for name, field in schema.fields.items():
+    extras = extra_fields(schema)
+    for name in sorted(schema, key=lambda name: name in extras):
+        field = schema[name]
         if name in ("terminated", "truncated") or (name == TASK and has_tasks(schema)):
             continue
         called = next((one for one in (known.get(name), _called(name, field)) if one and one not in taken), None)
-        if called is None:
+        if called is None or (field.role == Role.OBSERVATION and called in (LENGTH, CUT)):
             continue
         names[name] = called
         taken.add(called)

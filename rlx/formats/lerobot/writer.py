@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from rlx.formats.lerobot.layout import (
 )
 from rlx.formats.lerobot.tables import EpisodeRows, FinalObservations, NumberedFiles
 from rlx.progress import Progress
-from rlx.schema import FLAGS, Role
+from rlx.schema import FLAGS, Role, Schema
 from rlx.store.foreign_types import arrow_file, pyarrow
 
 VERSION = "v3.0"
@@ -52,6 +52,11 @@ class LeRobotExporter:
     """Exporter to ``data`` and ``meta``; readers find the dataset by ``meta/info.json``."""
 
     title = "LeRobot"
+
+    def taken(self, schema: Schema) -> Collection[str]:
+        """Return the fields whose feature would have the name of another, or of a column of LeRobot's."""
+        held = {*features_of(schema), "terminated", "truncated", *([TASK] if has_tasks(schema) else [])}
+        return [name for name in schema if name not in held]
 
     def losses(self, experience: Experience) -> Sequence[str]:
         """Return lost starts and numbers of episodes, times, shapes of pictures, and fields whose names are taken."""

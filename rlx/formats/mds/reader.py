@@ -25,6 +25,7 @@ from rlx.formats.common.source import MalformedError
 from rlx.formats.mds.layout import COMPRESSIONS, INDEX, LAYOUT, VERSION, Encoding, unpacked
 from rlx.formats.registry import COLUMN_PATHS
 from rlx.schema import TEXT
+from rlx.wording import missing as is_missing
 
 _MAX_SAMPLE_BYTES = 2**29
 _COUNT = struct.Struct("<I")
@@ -129,7 +130,7 @@ class MdsTable:
         self._encodings = list(columns.values())
         self._places = {named.get(name, name): place for place, name in enumerate(columns)}
         if missing := [name for name in named if name not in columns]:
-            raise CorruptShardError(f"{path}: {missing[0]} is missing, found {', '.join(columns)[:200]}")
+            raise CorruptShardError(is_missing(f"{path}: {missing[0]}", columns))
         self._starts = np.cumsum([0, *(shard.samples for shard in shards)])
         self._flags = flags
         self.lossy: dict[str, str | None] = {}

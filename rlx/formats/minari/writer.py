@@ -7,7 +7,7 @@ which no version treats as pictures, and stay lossless.
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from rlx.formats.common.exporter import (
     check_values,
     common_losses,
     extra_fields,
-    left_out,
     observation_fields,
 )
 from rlx.formats.common.hdf5.output import Hdf5Output, PieceWriter, created, write_episodes
@@ -102,8 +101,13 @@ class MinariExporter:
 
     title = "Minari"
 
+    def taken(self, schema: Schema) -> Collection[str]:
+        """Return the fields that would be the same info as another."""
+        held = {leaf.name for leaf in _leaves(schema).values()}
+        return [name for name in extra_fields(schema) if name not in held]
+
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Return lost marks of unrecorded final observations, numbers and starts of episodes, shapes, and fields."""
+        """Return lost marks of unrecorded final observations, numbers and starts of episodes, and shapes."""
         schema = experience.schema
         check_names(self.title, schema)
         check_values(self.title, schema)
@@ -111,9 +115,7 @@ class MinariExporter:
         for name in (*observation_fields(schema), *action_fields(schema)):
             if schema[name].is_text and schema[name].shape:
                 raise ExportError(f"Minari holds one text per step, found {name} {list(schema[name].shape)}")
-        held = {leaf.name for leaf in leaves.values()}
         losses = common_losses(experience, episodes=True)
-        losses += left_out([name for name in extra_fields(schema) if name not in held])
         for role, missing in ((Role.NEXT, "resets"), (Role.STEP, "final observations")):
             if padded := [leaf.name for leaf in leaves.values() if leaf.is_info and leaf.field.role == role]:
                 losses.append(f"that {', '.join(padded)} have no values for {missing}: zeros are written")
@@ -220,7 +222,7 @@ def _leaves(schema: Schema) -> dict[str, _Leaf]:
     leaves = {path: _leaf(name, schema[name]) for path, name in fields.items()}
     leaves |= {path: _Leaf(name, schema[name], as_it_is(schema[name])) for path, name in _SCALARS.items()}
     taken: set[str] = set()
-    # The infos of the environment keep their names; other fields of the same names are lost.
+    # The infos of the environment keep their names; see ``taken`` for other fields of the same names.
     for name in sorted(extra_fields(schema), key=lambda name: not name.startswith("info/")):
         path = name.replace("info", INFOS, 1) if name.startswith("info/") else f"{INFOS}/{name}"
         if not any(_is_within(path, other) or _is_within(other, path) for other in taken):

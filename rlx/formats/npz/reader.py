@@ -39,6 +39,7 @@ from rlx.formats.common.rows.ted_fields import (
 from rlx.formats.common.source import MalformedError, OneFile, batch_rows, damage
 from rlx.formats.npz import FINAL, GROUP, LAYOUT, SUFFIX, TABLE
 from rlx.schema import Schema, is_action, is_observation
+from rlx.wording import missing
 
 _SCANNED_ROWS = 2**16
 _MAX_MEMBERS = 1000
@@ -213,11 +214,13 @@ def recognises(path: Path) -> bool:
 def open_npz(path: Path) -> Npz:
     """Return the dataset in an archive."""
     with opened(path) as archive:
+        if "next/reward" not in archive.names:
+            raise CorruptShardError(missing(f"{path}: next/reward", archive.names))
         types = {name: archive.type_of(name) for name in archive.names}
         is_tabled = GROUP + "length" in types
         seen = [name.removeprefix(FINAL) for name in types if name.startswith(FINAL) and is_tabled]
         table = {*(GROUP + name for name in TABLE), *(FINAL + name for name in seen)} if is_tabled else set()
-        steps = types["next/reward"][1][0] if types.get("next/reward", (None, ()))[1] else 0
+        steps = types["next/reward"][1][0] if types["next/reward"][1] else 0
         not_taken = dict.fromkeys(archive.others, NOT_OF_STEPS)
         kinds: dict[str, RowType | None] = {}
         for name, (kind, shape) in types.items():

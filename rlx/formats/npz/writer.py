@@ -6,7 +6,7 @@ import json
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -42,6 +42,10 @@ class NpzDatasetExporter:
     """
 
     title = "npz"
+
+    def taken(self, schema: Schema) -> Collection[str]:  # noqa: ARG002  (whatever it is)
+        """Return an empty list: any name can be used."""
+        return []
 
     def losses(self, experience: Experience) -> Sequence[str]:
         """Return lost notes and spaces, if they are too long for the comment of an archive."""

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
+from rlx.files.disk import listed
 from rlx.formats.common.fields import NOT_A_ROW_PER_STEP
 from rlx.formats.common.parquet_file import ParquetParts, translated
 from rlx.formats.common.rows.episodes import Batch
@@ -317,7 +318,7 @@ def parts_beside(part: Path) -> list[list[Path]]:
     """Return the files of gradlab's episodes and frames, given a file of its transitions."""
     root = part.parent.parent.parent
     directories = (root / "episodes" / part.parent.name, root / "frames" / "assets")
-    found = [by_number(directory.glob("*.parquet")) for directory in directories]
+    found = [by_number(listed(directory, "*.parquet")) for directory in directories]
     if not all(found):
         raise SourceNotFoundError(
             f"{directories[not found[1]]} has no *.parquet; expected gradlab's {JOINED}, episodes and frames/assets"

@@ -56,6 +56,7 @@ from rlx.formats.rlds.layout import (
 )
 from rlx.schema import FLAGS as SCHEMA_FLAGS
 from rlx.schema import TEXT, Role, Schema, is_action
+from rlx.wording import missing as is_missing
 
 _MAX_SHARDS = 100_000
 _MAX_EXAMPLES = 2**40
@@ -211,7 +212,8 @@ def open_rlds(path: Path, *, split: str | None = None, files: str | None = None,
     found = steps_features(described, str(place))
     noted = read_object(path / METADATA).get(KEY) if (path / METADATA).is_file() else None
     if missing := [name for name in (*FLAGS, "reward") if not found.get(name)]:
-        raise CorruptShardError(f"{place}: steps/{missing[0]} is missing, or no numbers of a known shape")
+        what, is_there = f"{place}: steps/{missing[0]}", missing[0] in found
+        raise CorruptShardError(f"{what}: no numbers of a known shape" if is_there else is_missing(what, found))
     first, said = _first(path, chosen), read_notes(noted)
     roles = {name: field.role for name, field in noted_fields(said).items()}
     known = FLAGS if DISCOUNT in roles or noted is None else (*FLAGS, DISCOUNT)
@@ -243,8 +245,8 @@ def open_rlds(path: Path, *, split: str | None = None, files: str | None = None,
 def _schema(extras: ExtraFields, place: Path) -> Schema:
     fields = extras.fields
     if (missing := missing_field(fields)) is not None:
-        reason = extras.not_taken.get(missing, "is missing, or no numbers of a known shape")
-        raise CorruptShardError(f"{place}: steps/{missing} {reason}")
+        what, reason = f"{place}: steps/{missing}", extras.not_taken.get(missing)
+        raise CorruptShardError(f"{what} {reason}" if reason else is_missing(what, [*fields, *extras.not_taken]))
     order = sorted(fields, key=lambda name: (name.split("/")[0] != "observation", name.split("/")[0] != "action"))
     return with_flags({name: fields[name] for name in order}, str(place))
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import ExportError
-from rlx.formats.common.exporter import Experience, Piece, check_values, common_losses, left_out, pieces, unflagged_ends
+from rlx.formats.common.exporter import Experience, Piece, check_values, common_losses, pieces, unflagged_ends
 from rlx.formats.common.provenance import KEY, provenance
 from rlx.formats.common.tf_example import INT64_LIST, ExampleSpool, ExampleTooLongError
 from rlx.formats.rlds.layout import (
@@ -33,7 +33,7 @@ from rlx.formats.rlds.layout import (
     written_fields,
 )
 from rlx.progress import Progress
-from rlx.schema import Role
+from rlx.schema import Role, Schema
 
 _SPLIT = "train"
 _VERSION = "1.0.0"
@@ -50,16 +50,18 @@ class RLDSExporter:
 
     title = "RLDS"
 
+    def taken(self, schema: Schema) -> Collection[str]:
+        """Return the fields with a name that RLDS defines for a step."""
+        held = {*written_fields(schema), "terminated", "truncated"}
+        return [name for name in schema if name not in held]
+
     def losses(self, experience: Experience) -> Sequence[str]:
         """Return lost marks of unrecorded final observations and of ends, fields, and shapes of pictures."""
-        schema, table = experience.schema, experience.trajectories
+        schema = experience.schema
         check_values(self.title, schema)
-        losses = common_losses(experience, starts=False) + unflagged_ends(experience)
-        if both := int((table.terminated & table.truncated).sum()):
-            losses.append(f"that {both:,} of {len(table):,} trajectories were truncated as they terminated")
-        written = written_fields(schema)
-        losses += left_out([name for name in schema if name not in {*written, "terminated", "truncated"}])
-        return losses + [loss for name, arranged in written.items() for loss in arranged.loss(name, schema[name])]
+        losses = common_losses(experience, starts=False, both=True) + unflagged_ends(experience)
+        written = written_fields(schema).items()
+        return losses + [loss for name, arranged in written for loss in arranged.loss(name, schema[name])]
 
     def owns(self, path: Path) -> bool:
         """Return whether a directory is a version of a dataset of TensorFlow Datasets."""

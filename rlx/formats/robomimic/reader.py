@@ -18,6 +18,7 @@ from rlx.formats.common.hdf5.text import is_text
 from rlx.formats.common.rows.episodes import RowEpisode, ending_notes, shard_bounds
 from rlx.formats.robomimic import ACTIONS, ATTRIBUTES, DONES, KNOWN, LAYOUT, NEXT, OBS, RECORDED, REWARDS, STEPS
 from rlx.schema import FLAGS, TEXT, Field, Role, Schema
+from rlx.wording import missing as is_missing
 
 _DEMO = re.compile(r"demo_(\d{1,9})")
 
@@ -27,7 +28,7 @@ def recognises(path: Path) -> bool:
     if not hdf5_file.holds(path, ("data",)):
         return False
     with hdf5_file.opened(path) as file:
-        return bool(_demos(file)[0])
+        return hdf5_file.is_group(file, "data") and bool(_demos(file)[0])
 
 
 @expecting(LAYOUT)
@@ -35,7 +36,7 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
     """Return the dataset in a file of robomimic; episodes are numbered as rlx noted, or as demonstrations."""
     with hdf5_file.opened(path) as file:
         if not hdf5_file.has(file, "data"):
-            raise CorruptShardError(f"{path}: data is missing")
+            raise CorruptShardError(is_missing(f"{path}: data", hdf5_file.names(file)))
         demos, others = _demos(file)
         if not demos:
             raise SourceError(f"{path} has no demonstration")

@@ -1,7 +1,7 @@
 """robomimic's HDF5: one group per demonstration, with observations and next observations in groups of their own."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import h5py
@@ -12,13 +12,13 @@ from rlx.formats.common.exporter import (
     Piece,
     check_names,
     common_losses,
+    extra_fields,
     has_finals,
-    left_out,
     observation_fields,
     only_action,
     renamed,
 )
-from rlx.formats.common.hdf5.episodes import extra_columns, without_room
+from rlx.formats.common.hdf5.episodes import INFOS, extra_columns
 from rlx.formats.common.hdf5.output import Column, PieceWriter, created, write_episodes
 from rlx.formats.common.pictures import Arranged, channels_last
 from rlx.formats.common.provenance import provenance
@@ -26,7 +26,7 @@ from rlx.formats.robomimic import ACTIONS, DONES, KNOWN, NEXT, OBS, RECORDED, RE
 from rlx.progress import Progress
 from rlx.schema import Schema
 
-_TAKEN = KNOWN | {"next"}
+_TAKEN = KNOWN | {INFOS}
 _GYM = 2  # robomimic's EnvType of environments that gym makes
 
 
@@ -40,13 +40,16 @@ class RobomimicExporter:
 
     title = "robomimic's HDF5"
 
+    def taken(self, schema: Schema) -> Collection[str]:
+        """Return the fields with a name that means something else in robomimic."""
+        return [name for name in extra_fields(schema) if name.split("/")[0] in _TAKEN]
+
     def losses(self, experience: Experience) -> Sequence[str]:
-        """Return lost final observations, fields, names, and shapes of pictures."""
+        """Return lost final observations, names, and shapes of pictures."""
         schema = experience.schema
         check_names(self.title, schema)
         keys = _keys(schema)
         losses = common_losses(experience, final=not has_finals(experience), unrecorded=False, starts=False)
-        losses += left_out(without_room(schema, extra_columns(schema, _TAKEN)))
         losses += renamed([_action(schema)])
         losses += [f"the name {name}: it becomes {key}" for name, key in keys.items() if name.count("/") > 1]
         return losses + [loss for name in keys for loss in channels_last(schema[name]).loss(name, schema[name])]
@@ -94,7 +97,7 @@ def _datasets(experience: Experience) -> list[Column]:
         # A number is a vector of one.
         Column(demo + ACTIONS, action, arranged=Arranged(schema[action].shape or (1,), lambda rows: rows)),
         Column(demo + REWARDS, "reward"),
-        *extra_columns(schema, _TAKEN, "data/demo_{{}}/{}"),
+        *extra_columns(schema, "data/demo_{{}}/{}"),
         Column(demo + DONES, "terminated", dtype="int64"),
     ]
 

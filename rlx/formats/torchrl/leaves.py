@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
-from rlx.files.disk import read_object
+from rlx.files.disk import absent, read_object
 from rlx.formats.common.fields import RowType
 from rlx.formats.common.rows.ted_run import NUMBERS, LeafRows
 from rlx.schema import TEXT
@@ -223,7 +223,7 @@ def _checked(root: Path, path: str, kind: RowType, rows: int) -> Path:
     dtype, shape = kind
     file = root / f"{path}{SUFFIX}"
     if not file.is_file():
-        raise SourceNotFoundError(f"{file} is missing")
+        raise SourceNotFoundError(absent(file))
     if not _is_inside(file, root):
         raise CorruptShardError(f"{file}: leads out of {root}")
     expected, found = rows * _row_bytes(kind), file.stat().st_size

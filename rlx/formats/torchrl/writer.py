@@ -1,7 +1,7 @@
 """The layout of ``TensorDict.memmap`` and TorchRL's storages: a directory of TED steps, one raw file per leaf."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,10 @@ _STACK = {
 }
 
 
+def _is_reserved(part: str) -> bool:
+    return part in ("shape", "device", "_type") or part.endswith((SUFFIX, ".json"))
+
+
 class TorchRLExporter:
     """Exporter of a TensorDict [S] as memory maps: ``TensorStorage(TensorDict.load_memmap(path))`` holds it.
 
@@ -37,6 +41,10 @@ class TorchRLExporter:
     """
 
     title = "TorchRL's memmap"
+
+    def taken(self, schema: Schema) -> Collection[str]:
+        """Return the fields with a part that is an entry of the metadata, or named like a file of the layout."""
+        return [name for name in schema if any(map(_is_reserved, name.split("/")))]
 
     def losses(self, experience: Experience) -> Sequence[str]:
         """Return lost marks of unrecorded final observations."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx.formats.common.provenance import SCHEMA, SpacedRun, with_spaces
+from rlx.formats.common.provenance import SCHEMA, NotedRun, as_noted
 from rlx.formats.npz.reader import Npz, open_npz
 
 SIX = {"type": "Discrete", "n": 6}
@@ -30,12 +30,12 @@ def noted(run: Npz, spaces: Any) -> Npz:
 
 
 def test_a_run_that_tells_of_none_is_itself(run: Npz) -> None:
-    assert with_spaces(run) is run
+    assert as_noted(run) is run
 
 
 def test_spaces_are_those_of_the_fields(run: Npz) -> None:
-    spaced = with_spaces(noted(run, {"action": ACTION}))
-    assert isinstance(spaced, SpacedRun)
+    spaced = as_noted(noted(run, {"action": ACTION}))
+    assert isinstance(spaced, NotedRun)
     assert {name: spaced.schema[name].space for name in spaced.schema if spaced.schema[name].space} == {"action": SIX}
     assert spaced.notes == run.notes
     assert (spaced.id, spaced.root, spaced.shards(), spaced.files(0)) == (run.id, run.root, (0,), run.files(0))
@@ -57,6 +57,6 @@ def test_spaces_are_those_of_the_fields(run: Npz) -> None:
     ],
 )
 def test_spaces_of_other_fields_are_none(told: Any, run: Npz) -> None:
-    spaced = with_spaces(noted(run, told))
+    spaced = as_noted(noted(run, told))
     assert [name for name in spaced.schema if spaced.schema[name].space] == []
     assert SCHEMA not in spaced.notes

@@ -90,7 +90,7 @@ def test_d4rl_reads_every_value(sample: str, tmp_path: Path, monkeypatch: pytest
         "timeouts": stored["truncated"],
     }
     starts = dataset.trajectories.start + np.arange(len(dataset.trajectories))
-    for column in extra_columns(dataset.schema, ()):
+    for column in extra_columns(dataset.schema):
         rows = stored[column.name]
         if dataset.schema[column.name].role == Role.OBSERVATION:
             rows = np.delete(rows, starts if column.is_after else finals, axis=0)

@@ -197,7 +197,7 @@ def digests(trajectory: Trajectory) -> dict[str, object]:
         "steps": trajectory.steps,
         "clipped_return": float(trajectory["reward"].sum()),
         "obs_sha256": hashlib.sha256(recorded.tobytes()).hexdigest(),
-        "action_sha256": hashlib.sha256(trajectory["action"].tobytes()).hexdigest(),
+        "action_sha256": hashlib.sha256(trajectory["action"].astype("<i4").tobytes()).hexdigest(),
         "reward_sha256": hashlib.sha256(trajectory["reward"].tobytes()).hexdigest(),
     }
 

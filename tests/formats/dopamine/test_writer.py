@@ -46,7 +46,6 @@ class TestDopamine(DatasetExporterContract):
 
     def expected(self, trajectory: Trajectory, sample: str) -> Arrays | None:
         arrays = super().expected(trajectory, sample) or {}
-        arrays["action"] = arrays["action"].astype(np.int32)
         arrays["observation"] = np.concatenate([arrays["observation"][:-1], arrays["observation"][-1:] * 0])
         arrays["terminated"] = arrays["terminated"] | arrays["truncated"]
         arrays["truncated"] = arrays["truncated"] & False
@@ -128,7 +127,7 @@ def test_the_same_as_dopamine_writes(tmp_path: Path, lengths: tuple[int, ...]) -
     """But for the slot that nothing was ever written to: there Dopamine leaves what the memory held."""
     ring = Ring(tmp_path / "theirs", capacity=20)
     ring.run(Episode(length) for length in lengths)
-    chosen = Schema.of(observation=("uint8", (2, 2)), action=("int32", ()))
+    chosen = Schema.of(observation=("uint8", (2, 2)), action=("int64", ()))
     row, blocks = 0, []
     for number, length in enumerate(lengths):
         row += 3
@@ -137,7 +136,7 @@ def test_the_same_as_dopamine_writes(tmp_path: Path, lengths: tuple[int, ...]) -
         ends = np.arange(length) == length - 1
         data: dict[str, NDArray[Any]] = {
             "observation": np.stack([*(frame(one, (2, 2)) for one in rows), np.zeros((2, 2), np.uint8)]),
-            "action": np.array([action for action, _ in values], np.int32),
+            "action": np.array([action for action, _ in values]),
             "reward": np.array([reward for _, reward in values], np.float32),
             "terminated": ends,
             "truncated": ends & False,

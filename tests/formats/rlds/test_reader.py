@@ -282,7 +282,7 @@ def test_damage(tmp_path: Path, kind: str) -> None:
 def test_a_feature_is_missing(tmp_path: Path, missing: str) -> None:
     step = {name: feature for name, feature in STEP.items() if name != missing}
     with pytest.raises(
-        CorruptShardError, match=rf"features\.json: steps/{missing} is missing, or no numbers of .*; expected a version"
+        CorruptShardError, match=rf"features\.json: steps/{missing} is missing, found .*; expected a version"
     ):
         open_rlds(write(tmp_path / "a", [example()], step))
 

@@ -98,7 +98,7 @@ def test_robomimic_reads_every_value(sample: str, tmp_path: Path) -> None:
     export(dataset.path, tmp_path / "out.hdf5", "robomimic", progress=Silent())
     has_next = bool(dataset.trajectories.final_recorded.any())
     modalities.initialize_obs_modality_mapping_from_dict({"low_dim": list(names)})
-    extras = [extra for extra in extra_columns(dataset.schema, ()) if not dataset.schema[extra.name].is_text]
+    extras = [extra for extra in extra_columns(dataset.schema) if not dataset.schema[extra.name].is_text]
     opened = reader.SequenceDataset(
         str(tmp_path / "out.hdf5"),
         [key for key, name in names.items() if not dataset.schema[name].is_text],

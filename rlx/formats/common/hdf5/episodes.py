@@ -1,7 +1,7 @@
 """Episodes in HDF5: their rows, extra fields, and files with datasets of their own for each episode."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -29,7 +29,8 @@ from rlx.formats.common.source import EpisodeGroups, OneFile
 from rlx.schema import TEXT, Field, Role, Schema
 
 _NEXT = "next/"
-_INFOS = "infos/"
+INFOS = "infos"  # name at the root that extra columns use, as "next"
+_INFOS = f"{INFOS}/"
 _INFO = "info/"  # where a field keeps them
 
 
@@ -231,17 +232,14 @@ def row_kind(array: h5py.Dataset) -> RowType | None:
     return (array.dtype.name, array.shape[1:]) if hdf5_file.is_numbers(array) else None
 
 
-def extra_columns(schema: Schema, taken: Collection[str], place: str = "{}") -> list[Column]:
-    """Return the columns of the extra fields that a format can hold.
+def extra_columns(schema: Schema, place: str = "{}") -> list[Column]:
+    """Return the columns of the extra fields.
 
     Args:
-        taken: names at the root that mean something else in the format.
         place: template of a column's path in the file; ``{}`` stands for its path among the extra columns.
     """
     columns = []
     for name in extra_fields(schema):
-        if name.split("/")[0] in {*taken, "infos"}:
-            continue
         is_info = name.startswith(_INFO)
         path = _INFOS + name.removeprefix(_INFO) if is_info else name
         if schema[name].role == Role.NEXT and not is_info:
@@ -250,9 +248,3 @@ def extra_columns(schema: Schema, taken: Collection[str], place: str = "{}") -> 
         if schema[name].role == Role.OBSERVATION:
             columns.append(Column(place.format(_NEXT + path), name, is_after=True))
     return columns
-
-
-def without_room(schema: Schema, columns: Collection[Column]) -> list[str]:
-    """Return the names of the extra fields that have no column."""
-    held = {column.name for column in columns}
-    return [name for name in extra_fields(schema) if name not in held]

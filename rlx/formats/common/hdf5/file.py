@@ -19,6 +19,7 @@ from rlx.files.disk import check_readable
 from rlx.formats.common.fields import flags_of
 from rlx.formats.common.hdf5.chunks import check_chunks
 from rlx.formats.common.provenance import KEY, read_notes
+from rlx.wording import missing as is_missing
 
 _MAX_DEPTH = 16
 _MAX_FILLED_BYTES = 2**28
@@ -67,6 +68,12 @@ def group(parent: h5py.Group, name: str) -> h5py.Group:
     if not isinstance(found, h5py.Group):
         raise CorruptShardError(f"{_place(parent, name)}: expected a group, found a dataset")
     return found
+
+
+def is_group(parent: h5py.Group, name: str) -> bool:
+    """Return whether a name is a group of the file's own."""
+    with _translated(parent, name):
+        return parent.get(name, getclass=True) is h5py.Group and not is_link(parent, name)
 
 
 def dataset(parent: h5py.Group, name: str) -> h5py.Dataset:
@@ -223,7 +230,7 @@ def _member(parent: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
         for part in name.split("/"):
             link = found.get(part, getlink=True)
             if link is None:
-                raise CorruptShardError(f"{_place(parent, name)} is missing")
+                raise CorruptShardError(is_missing(_place(parent, name), found))
             if not isinstance(link, h5py.HardLink):
                 raise CorruptShardError(f"{_place(parent, name)}: leads to another file, or another place in this one")
             found = found[part]

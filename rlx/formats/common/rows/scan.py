@@ -293,11 +293,13 @@ class EpisodeScan:
         flags = {
             path: flags_of(rows[path].reshape(-1), f"{self._place}: {path}", self.rows)
             for path in _FLAGS
-            if path in rows
+            if path in rows and path not in self._after
         }
         now = _columns({**rows, **flags}, recorded, self._decides)
         if self._locator is not None:
             now[_LOCATED] = rows[self._locator].reshape(-1).astype(np.int64)
+        if INIT in self._after:  # an observation of this name, which says nothing of resets
+            now.pop(INIT, None)
         count = len(now["terminated"])
         before = {name: _shifted(column, self._last.get(name)) for name, column in now.items()}
         first = np.zeros(count, bool) if lane_starts is None else lane_starts.copy()

@@ -26,6 +26,7 @@ from rlx.formats.common.rows.ted_fields import SCANNED, StreamColumns, TedFields
 from rlx.formats.common.source import EpisodeGroups, MalformedError, batch_rows, block_steps, id_of
 from rlx.schema import TEXT, Field, Role, Schema, is_action, is_observation
 from rlx.store.foreign_types import pyarrow, row_type, to_rows
+from rlx.wording import missing as is_missing
 
 _SCANNED_ROWS = 4096
 
@@ -251,7 +252,7 @@ class ArrowTable:
         self._left = {**left, **dict.fromkeys(several, "several columns have this name")}
         self._names = {path: name for name in file.names if (path := columns.get(name, name)) not in several}
         if missing := [name for name in columns if name not in file.names]:
-            raise CorruptShardError(f"{file.path}: {missing[0]} is missing, found {', '.join(file.names)[:200]}")
+            raise CorruptShardError(is_missing(f"{file.path}: {missing[0]}", file.names))
         self.lossy: dict[str, str | None] = {}
         self.kinds: Mapping[str, RowType | None] = self._kinds()
 

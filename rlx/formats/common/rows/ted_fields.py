@@ -23,6 +23,7 @@ from rlx.formats.common.pictures import Arranged, encode
 from rlx.formats.common.rows.episodes import RowStream
 from rlx.schema import FLAGS, SCALAR_COLUMNS, TEXT, Field, Role, Schema, is_action, is_observation
 from rlx.store.foreign_types import arrow_type, from_rows, pyarrow
+from rlx.wording import missing as is_missing
 
 # Numbers of rows: of the whole table, or of a trajectory.
 INDEX, FRAME = "index", "frame_index"
@@ -162,7 +163,7 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
     """
     for needed in ("next/reward", DONE if DONE in columns else TERMINATED):
         if needed not in columns:
-            raise CorruptShardError(f"{place}: {needed} is missing")
+            raise CorruptShardError(is_missing(f"{place}: {needed}", columns))
     for path in ("next/reward", *SCANNED):
         _check_single(path, columns.get(path, _SINGLE), place)
     extras = ExtraFields(FLAGS)
@@ -187,7 +188,8 @@ def ted_fields(columns: Mapping[str, RowType | None], place: str, seen: Collecti
     _check_after(fields, {*after, *seen}, place)
     if (missing := missing_field(fields)) is not None:
         reason = extras.not_taken.get(missing)
-        raise CorruptShardError(f"{place}: {missing}{f': {reason}' if reason else ' is missing'}")
+        where = f"{place}: {missing}"
+        raise CorruptShardError(f"{where}: {reason}" if reason else is_missing(where, columns))
     schema = with_flags(fields, place)
     return TedFields(
         schema, extras.keys, {name: path for name, path in after.items() if name in fields}, extras.not_taken
