@@ -3,6 +3,7 @@ import json
 import shutil
 import zipfile
 from pathlib import Path
+from typing import Any
 from typing import get_args
 
 import h5py
@@ -343,8 +344,8 @@ def test_truncated_steps_after_which_nothing_was_seen_are_kept_and_said(cli: Cli
 
 def test_steps_whose_outcome_nobody_recorded_are_counted_and_said(cli: Cli, tmp_path: Path) -> None:
     """Neither what was seen after the last step nor an end of the episode."""
-    rows = {"observation": np.arange(6.0), "action": np.arange(6), "next/reward": np.ones(6)}
-    np.savez(tmp_path / "cut.npz", **rows, **{"next/terminated": np.zeros(6, bool)})
+    rows: Any = {"observation": np.arange(6.0), "action": np.arange(6), "next/reward": np.ones(6)}
+    np.savez(tmp_path / "cut.npz", **rows | {"next/terminated": np.zeros(6, bool)})
     result = cli("convert", tmp_path / "cut.npz", tmp_path / "back", "--jobs", 1)
     said = "warning: cut: left out: the last steps of 1 episode, whose next observations were not recorded\n"
     assert (result.code, result.err) == (0, said)
