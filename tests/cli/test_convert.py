@@ -3,8 +3,7 @@ import json
 import shutil
 import zipfile
 from pathlib import Path
-from typing import Any
-from typing import get_args
+from typing import Any, get_args
 
 import h5py
 import numpy as np
