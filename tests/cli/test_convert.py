@@ -3,7 +3,7 @@ import json
 import shutil
 import zipfile
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import h5py
 import numpy as np
@@ -322,7 +322,7 @@ def test_notes_that_no_rlx_would_write(cli: Cli, pong: Path, tmp_path: Path) -> 
     assert (result.code, result.err) == (0, "")
 
 
-def test_steps_whose_outcome_nobody_recorded_are_counted_and_said(cli: Cli, tmp_path: Path) -> None:
+def test_truncated_steps_after_which_nothing_was_seen_are_kept_and_said(cli: Cli, tmp_path: Path) -> None:
     """LeRobot has no row for what was seen last; without rlx's table of it the last action led nobody knows where."""
     assert cli("collect", "Pendulum-v1", "--steps", 600, "-o", tmp_path / "swings").code == 0
     assert cli("convert", tmp_path / "swings", tmp_path / "lerobot", "--to", "lerobot").code == 0
@@ -330,18 +330,32 @@ def test_steps_whose_outcome_nobody_recorded_are_counted_and_said(cli: Cli, tmp_
     result = cli("convert", tmp_path / "lerobot", tmp_path / "back", "--jobs", 1)
     table = rlx.open(tmp_path / "swings").trajectories
     count = int((~table.terminated).sum())
-    said = f"left out: the last steps of {count} episodes, whose next observations were not recorded"
+    said = f"{count} truncated episodes without a recorded final observation: it is zeros"
     assert (result.code, result.err) == (0, f"warning: lerobot: {said}\n")
     back = rlx.open(tmp_path / "back")
     assert count > 1
-    assert len(back) == 600 - count
-    assert back.trajectories.final_recorded.all()
-    assert back.manifest.notes["steps_without_outcome"] == count
-    assert [shard.dropped for shard in back.manifest.shards] == [{"step_whose_outcome_is_not_recorded": count}]
+    assert len(back) == 600
+    assert back.trajectories.returns.tolist() == table.returns.tolist()
+    assert not back.trajectories.final_recorded.any()
+    assert back.manifest.notes["truncations_without_final_observation"] == count
     result = cli("convert", tmp_path / "lerobot", tmp_path / "steps.npz", "--to", "npz")
     assert (result.code, result.err) == (0, f"warning: lerobot: {said}\n")
+
+
+def test_steps_whose_outcome_nobody_recorded_are_counted_and_said(cli: Cli, tmp_path: Path) -> None:
+    """Neither what was seen after the last step nor an end of the episode."""
+    rows: Any = {"observation": np.arange(6.0), "action": np.arange(6), "next/reward": np.ones(6)}
+    np.savez(tmp_path / "cut.npz", **rows | {"next/terminated": np.zeros(6, bool)})
+    result = cli("convert", tmp_path / "cut.npz", tmp_path / "back", "--jobs", 1)
+    said = "warning: cut: left out: the last steps of 1 episode, whose next observations were not recorded\n"
+    assert (result.code, result.err) == (0, said)
+    back = rlx.open(tmp_path / "back")
+    assert (len(back), back.trajectories.final_recorded.tolist()) == (5, [True])
+    assert back.manifest.notes["steps_without_outcome"] == 1
+    assert [shard.dropped for shard in back.manifest.shards] == [{"step_whose_outcome_is_not_recorded": 1}]
+    assert cli("convert", tmp_path / "back", tmp_path / "whole.npz", "--to", "npz").code == 0
     # Of what is left there is nothing to be said: these files have it all.
-    result = cli("convert", tmp_path / "steps.npz", tmp_path / "again", "--jobs", 1)
+    result = cli("convert", tmp_path / "whole.npz", tmp_path / "again", "--jobs", 1)
     assert (result.code, result.err) == (0, "")
     assert "steps_without_outcome" not in rlx.open(tmp_path / "again").manifest.notes
 

@@ -56,7 +56,7 @@ def _lance(rows: Rows, path: Path) -> None:
     lance.write_dataset(_arrow(rows), str(path))
 
 
-def _npz(rows: Rows, path: Path) -> None:
+def _npz(rows: Any, path: Path) -> None:
     with path.open("wb") as file:
         np.savez(file, **rows)  # type: ignore[arg-type]
 

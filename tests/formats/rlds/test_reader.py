@@ -4,6 +4,7 @@ import json
 import shutil
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,13 @@ import imagecodecs
 import numpy as np
 import pytest
 
-from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
+from rlx.errors import CorruptShardError, OptionError, SourceError, SourceNotFoundError
 from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.finding import find_run
 from rlx.formats.rlds.reader import RLDS, open_rlds, recognises
 from rlx.schema import Field, Role
 from scripts.rlu_writer import tf_example, tf_record
-from tests.contracts.source import SourceContract, fuzz, read
+from tests.contracts.source import SourceContract, Trajectory, fuzz, merge, read
 
 GOLDEN = Path(__file__).parents[2] / "golden/rlds"
 FILE = "walks-train.tfrecord-00000-of-00001"
@@ -373,3 +374,56 @@ def test_wrong_bytes_are_values_or_a_named_error(golden: Path, file: str, tmp_pa
 def test_thousands_of_wrong_bytes(golden: Path, file: str, tmp_path: Path) -> None:
     path = shutil.copytree(golden, tmp_path / "a")
     fuzz(open_rlds, path, [path / file], range(60, 2_060))
+
+
+def read_counted(source: RLDS) -> tuple[list[Trajectory], Counter[str]]:
+    dropped = Counter[str]()
+    return merge(source.blocks(0, dropped), source.schema), dropped
+
+
+def test_what_the_last_row_has_besides_its_observation_is_counted_or_a_step(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a", [example(3), example(3, reward=(_FLOATS, [1.0, 1.0, 0.0]), action=(_INTEGERS, [1, 1, 0]))]
+    )
+    found, dropped = read_counted(open_rlds(path))
+    assert [one.steps for one in found] == [2, 2]
+    assert dropped == {"action_in_the_last_row": 1, "reward_in_the_last_row": 1}
+    found, dropped = read_counted(open_rlds(path, last="step"))
+    assert [one["reward"].tolist() for one in found] == [[0.5, 0.5, 0.5], [1.0, 1.0, 0.0]]
+    assert [(one["truncated"][-1], one.cut, one.final_recorded) for one in found] == [(True, False, False)] * 2
+    assert not dropped
+    with pytest.raises(OptionError, match="last=row: expected observation or step"):
+        open_rlds(path, last="row")
+
+
+def test_a_first_row_in_mid_episode_begins_another(tmp_path: Path) -> None:
+    zeros = {"reward": (_FLOATS, [1.0, 0.0, 1.0, 1.0, 0.0]), "action": (_INTEGERS, [1, 0, 1, 1, 0])}
+    flags = {"is_first": (_INTEGERS, [1, 0, 1, 0, 0]), "is_terminal": (_INTEGERS, [0, 1, 0, 0, 0])}
+    found, dropped = read_counted(open_rlds(write(tmp_path / "a", [example(5, **zeros, **flags)])))
+    assert [one["observation"][:, 0].tolist() for one in found] == [[0, 2], [4, 6, 8]]
+    assert [(one["terminated"][-1], one.from_reset, one.cut) for one in found] == [
+        (True, True, False),
+        (False, True, False),
+    ]
+    assert dropped == {"is_first_in_mid_episode": 1}
+
+
+def test_a_terminal_flag_in_mid_episode_is_counted(tmp_path: Path) -> None:
+    quiet = {"reward": (_FLOATS, [0.0] * 4), "action": (_INTEGERS, [0] * 4)}
+    path = write(tmp_path / "a", [example(4, **quiet, is_terminal=(_INTEGERS, [0, 1, 0, 1]))])
+    (one,), dropped = read_counted(open_rlds(path))
+    assert one["terminated"].tolist() == [False, False, True]
+    assert dropped == {"is_terminal_in_mid_episode": 1}
+
+
+def test_an_episode_whose_last_row_is_not_marked_is_cut(tmp_path: Path) -> None:
+    (one,), _ = read_counted(open_rlds(write(tmp_path / "a", [example(3, is_last=(_INTEGERS, [0, 0, 0]))])))
+    assert (one["truncated"].tolist(), one.cut) == ([False, True], True)
+
+
+def test_numbers_beyond_the_dtype_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", [example(3, action=(_INTEGERS, [0, 2**40, 0]))])
+    described = (path / "features.json").read_text()
+    (path / "features.json").write_text(described.replace("int64", "int32"))
+    with pytest.raises(CorruptShardError, match=r"steps/action: expected int32.*, found 1099511627776"):
+        read(open_rlds(path), 0)
