@@ -129,7 +129,7 @@ class DiskFullError(DatasetError):
 
 
 class FileAccessError(DatasetError):
-    """A file exists but cannot be read or written: no permission, a failing disk, too many open files."""
+    """A file cannot be read or written: no permission, a failing disk, a link that leads elsewhere, a pipe."""
 
 
 class SamplingError(RlxError):

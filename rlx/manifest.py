@@ -7,15 +7,13 @@ damaged one is always detected. docs/format.md specifies every key.
 import builtins
 import gc
 import json
+import os
 import re
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
-
-import google_crc32c
 
 from rlx.errors import (
     CorruptDatasetError,
@@ -27,8 +25,9 @@ from rlx.errors import (
 )
 from rlx.files.atomic import PARTIAL, write_file
 from rlx.files.checksum import Digests
-from rlx.files.disk import file_error
+from rlx.files.disk import file_error, opened_file
 from rlx.files.remote_files import AnyPath, pieces_of
+from rlx.files.sealed import SealError, check_seal, sealed
 from rlx.manifest_values import (
     check_counts,
     check_id,
@@ -49,14 +48,12 @@ _SHARD_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 _MAX_SHOWN = 160  # characters of an untrusted value
 _CRC32CS = re.compile(r"[0-9a-f]*")
-_TAIL = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n\}\n')
 _NO_SHARDS = "[]\n}"
 VERSION = "version"  # name of the note with a dataset's version
 _SHARD_KEYS = ("name", "steps", "trajectories", "files", "statistics", "origin", "dropped")
 # Names of files are the same in all shards of a dataset: each is checked once.
 _checked_names: set[str] = set()
 _MOST_CHECKED = 10_000
-_TAIL_BYTES = len(b',\n "crc32c": "00000000"\n}\n')
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,9 +274,7 @@ class Manifest:
         if self.shards:
             shards = ",\n  ".join(shard.encode() for shard in self.shards)
             text = f"{text.removesuffix(_NO_SHARDS)}[\n  {shards}\n ]\n}}"
-        # Surrogates, for bytes of a name that is not UTF-8, become JSON's own escapes.
-        body = text.encode("utf-8", "backslashreplace")[:-2]
-        return body + b',\n "crc32c": "%08x"\n}\n' % google_crc32c.value(body)
+        return sealed(text)
 
     def save(self, dataset: Path) -> None:
         """Write ``rlx.json`` atomically."""
@@ -298,13 +293,10 @@ class Manifest:
         """
         path, hint = dataset / FILE_NAME, command("rlx", "repair", dataset)
         try:
-            found = path.stat()
-            size = found.st_size
-            if stat.S_ISFIFO(found.st_mode):  # reading one may never end
-                raise _damaged(path, "a file", "a pipe", hint)
-            if size > MAX_BYTES:
-                raise _damaged(path, f"at most {MAX_BYTES:,} bytes", f"{size:,}", hint)
-            raw = path.read_bytes()
+            with opened_file(path) as file:
+                if (size := os.fstat(file.fileno()).st_size) > MAX_BYTES:
+                    raise _damaged(path, f"at most {MAX_BYTES:,} bytes", f"{size:,}", hint)
+                raw = file.read()
         except (FileNotFoundError, NotADirectoryError) as exc:
             raise _absent(dataset) from exc
         except IsADirectoryError as exc:
@@ -328,10 +320,11 @@ class Manifest:
         """
         try:
             with _no_collections():
-                return cls.from_json(_decode(raw), path)
+                check_seal(raw)
+                return cls.from_json(json.loads(raw), path)
         except SchemaMismatchError as exc:
             raise _damaged(path, "a schema", str(exc), hint) from exc
-        except _NoManifest as exc:
+        except SealError as exc:
             raise _damaged(path, exc.expected, exc.found, hint) from exc
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
             raise _damaged(path, "a manifest", f"{type(exc).__name__}: {exc}", hint) from exc
@@ -375,26 +368,6 @@ def _no_collections() -> Iterator[None]:
     finally:
         if is_on:
             gc.enable()
-
-
-class _NoManifest(Exception):
-    """The last line is not the crc32c of the others."""
-
-    def __init__(self, expected: str, found: str) -> None:
-        super().__init__(expected, found)
-        self.expected = expected
-        self.found = found
-
-
-def _decode(raw: bytes) -> Any:
-    """Return the JSON of a manifest whose last line is the crc32c of all before it."""
-    tail = _TAIL.fullmatch(raw[-_TAIL_BYTES:])
-    if tail is None:
-        raise _NoManifest("a crc32c on its last line", f"{raw[-_TAIL_BYTES:]!r}")
-    found = b"%08x" % google_crc32c.value(raw[:-_TAIL_BYTES])
-    if found != tail[1]:
-        raise _NoManifest(f"crc32c {tail[1].decode()}", found.decode())
-    return json.loads(raw)
 
 
 _TYPES = {"id": str, "store": str, "codec": dict, "notes": dict, "lineage": list, "planned": list}

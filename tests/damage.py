@@ -11,6 +11,7 @@ import pyarrow
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from rlx.files.sealed import sealed
 from rlx.formats.common.record_files import records
 from rlx.formats.common.tf_example import parse_example
 from scripts.rlu_writer import tf_example, tf_record
@@ -21,6 +22,12 @@ Damage = Callable[[Path], object]
 Values = Callable[[Any], Any]
 _KINDS = {np.dtype("f4"): 2, np.dtype("i8"): 3}
 _TEXTS = 1
+
+
+def rewrite(file: Path, **changes: Any) -> None:
+    """Change values of a JSON document that ends in its checksum, which stays right."""
+    found = json.loads(file.read_bytes()) | changes
+    file.write_bytes(sealed(json.dumps({key: found[key] for key in found.keys() - {"crc32c"}}, indent=1)))
 
 
 def at(name: str, damage: Damage) -> Damage:

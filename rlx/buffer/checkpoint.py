@@ -1,17 +1,19 @@
 """A buffer at rest: a directory that changes from one whole checkpoint to the next in one step.
 
-<path>/buffer.json    format version, leaves, blocks; names the directory of the files below
+<path>/buffer.json    format version, leaves, blocks; names the directory of the files below, and has their checksums
 <path>/<hex>/0.zst    a leaf's blocks of steps, each one zstd frame with a checksum
 <path>/<hex>/state.pt where storage, sampler and writer stand
 """
 
 import io
 import json
+import logging
 import math
 import os
 import pickle
 import re
 import shutil
+import struct
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -28,19 +30,25 @@ from rlx.errors import (
     CorruptDatasetError,
     DatasetExistsError,
     DatasetNotFoundError,
-    FormatVersionError,
     SchemaMismatchError,
 )
 from rlx.files.atomic import sync, sync_tree
-from rlx.files.disk import disk_errors
+from rlx.files.beneath import remove
+from rlx.files.disk import disk_errors, opened_file, reading
+from rlx.files.sealed import CHECKED, check_files, checksums, read_sealed, sealed
 from rlx.files.urls import check_path
 from rlx.store.chunk_codec import decompressed
 
+logger = logging.getLogger(__name__)
 Hook = Callable[[TensorDictBase], TensorDictBase]
 FORMAT = "rlx.buffer"
-VERSION = 1
 _MANIFEST = "buffer.json"
 _STATE = "state.pt"
+# Errors of torch for damaged bytes.
+DAMAGES = (
+    *(RuntimeError, EOFError, LookupError, TypeError, ValueError, AttributeError, AssertionError),
+    *(ArithmeticError, struct.error, pickle.UnpicklingError),
+)
 HEX_NAME = re.compile(r"[0-9a-f]{32}")  # of a directory of files
 
 
@@ -94,8 +102,9 @@ def _replace(
         data = io.BytesIO()  # torch reports a full disk only as an offset in the file
         torch.save(dict(state), data)
         (directory / _STATE).write_bytes(data.getbuffer())
+        described = {"format": FORMAT, "version": CHECKED, "files": directory.name, **manifest}
         partial = directory / _MANIFEST
-        partial.write_text(json.dumps({"format": FORMAT, "version": VERSION, "files": directory.name, **manifest}))
+        partial.write_bytes(sealed(json.dumps({**described, "checksums": checksums(directory)}, indent=1)))
         sync_tree(directory)
     except BaseException:
         shutil.rmtree(directory)
@@ -104,7 +113,7 @@ def _replace(
     sync(path)  # before the files of the last checkpoint go
     for other in path.iterdir():
         if HEX_NAME.fullmatch(other.name) and other != directory:
-            shutil.rmtree(other)
+            remove(other)
 
 
 def _hooked(block: TensorDictBase, hooks: Sequence[Hook]) -> TensorDictBase:
@@ -147,10 +156,16 @@ def load(
         part: what the checkpoint must be one of, as its state says.
     """
     path = Path(check_path("path", path, "a directory"))
-    manifest = _manifest(path)
+    if not (path / _MANIFEST).exists():
+        raise DatasetNotFoundError(f"{path} holds no checkpoint of a buffer")
+    manifest, is_checked = read_sealed(path / _MANIFEST, FORMAT)
     name = str(manifest.get("files"))
     if not HEX_NAME.fullmatch(name):
         raise CorruptDatasetError(f"{path / _MANIFEST} is damaged: files {name!r}")
+    if is_checked:
+        check_files(path / name, manifest.get("checksums"))
+    else:
+        warn_unchecked(path)
     steps = read_blocks(path / name, manifest)
     state = _state(path / name / _STATE)
     if (found := state.get("part", "a buffer")) != part:
@@ -173,21 +188,9 @@ def read_blocks(directory: Path, manifest: Mapping[str, Any], only: str | None =
     return _read_steps(directory, described, sizes, only)
 
 
-def _manifest(path: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads((path / _MANIFEST).read_text())
-    except (FileNotFoundError, NotADirectoryError) as exc:
-        raise DatasetNotFoundError(f"{path} holds no checkpoint of a buffer") from exc
-    except ValueError as exc:
-        raise CorruptDatasetError(f"{path / _MANIFEST} is damaged: {exc}") from exc
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise CorruptDatasetError(f"{path / _MANIFEST}: expected format {FORMAT!r}")
-    if manifest.get("version") != VERSION:
-        raise FormatVersionError(
-            f"{path} is of format version {manifest.get('version')!r}, expected {VERSION}",
-            hint="load it with the rlx that wrote it",
-        )
-    return manifest
+def warn_unchecked(path: Path) -> None:
+    """Log that a checkpoint of an earlier rlx is loaded without a check."""
+    logger.warning("%s was not checked: it has no checksums; save it again to add them", path)
 
 
 def _leaf(described: Mapping[str, Any]) -> Leaf:
@@ -203,8 +206,10 @@ def _leaf(described: Mapping[str, Any]) -> Leaf:
 
 def _state(path: Path) -> dict[str, Any]:
     try:
-        state: dict[str, Any] = torch.load(path, weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError) as exc:
+        with reading(path), opened_file(path) as file:
+            state: dict[str, Any] = torch.load(file, weights_only=True)
+            _ = state.keys()
+    except DAMAGES as exc:
         raise CorruptDatasetError(f"{path} is damaged: {exc}") from exc
     return state
 
@@ -215,7 +220,7 @@ def _read_steps(
     chosen = [i for i, leaf in enumerate(described) if only is None or leaf.key == (only,)]
     with ExitStack() as stack:
         try:
-            files = [stack.enter_context((directory / f"{i}.zst").open("rb")) for i in chosen]
+            files = [stack.enter_context(opened_file(directory / f"{i}.zst")) for i in chosen]
         except OSError as exc:
             raise CorruptDatasetError(f"{directory}: a file is missing: {exc}") from exc
         for steps, lengths in sizes:

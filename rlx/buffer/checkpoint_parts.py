@@ -1,6 +1,6 @@
 """Parts of a checkpoint on disk: states that load without running code, and the steps of buffers.
 
-<directory>/<hex>/segment.json   leaves and blocks of the rows that one save wrote
+<directory>/<hex>/segment.json   leaves and blocks of the rows that one save wrote, and checksums of the files below
 <directory>/<hex>/0.zst          a leaf's blocks, each one zstd frame with a checksum
 
 Every save writes the steps that changed. The last segment with a row has its step. A segment whose rows have all been
@@ -13,7 +13,7 @@ import json
 import shutil
 import uuid
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
-from rlx.buffer.checkpoint import HEX_NAME, read_blocks, write_blocks
+from rlx.buffer.checkpoint import read_blocks, write_blocks
 from rlx.buffer.protocol import Rows
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.snapshot import blocks_at, ordered_rows
@@ -30,9 +30,11 @@ from rlx.buffer.storage.ring import RingStorage
 from rlx.buffer.storage.step_schema import leaves
 from rlx.errors import CorruptDatasetError, SchemaMismatchError
 from rlx.files.atomic import sync_tree
+from rlx.files.disk import opened_file, reading
+from rlx.files.sealed import CHECKED, check_files, checksums, read_sealed, sealed
 
 _ROW = "_row"
-_MANIFEST = "segment.json"
+_MANIFEST, _FORMAT = "segment.json", "rlx.segment"
 _HELD_BYTES = 256 << 20
 _MAX_SPREAD = 2  # all segments have at most this many times the stored rows
 
@@ -149,8 +151,17 @@ class SavedRows:
             total -= self._sizes[number] - live[number]
         return np.flatnonzero(np.isin(self._owner, again)) if again else np.empty(0, np.int64)
 
-    def load(self, state: Mapping[str, Any], names: Sequence[str]) -> None:
-        """Restore the buffer from a state of ``begin`` and its segments."""
+    def check(self, names: Sequence[str]) -> None:
+        """Raise CorruptDatasetError unless the files of segments are what they were."""
+        for name in names:
+            check_files(self._directory / name, _manifest(self._directory / name, is_checked=True).get("checksums"))
+
+    def load(self, state: Mapping[str, Any], names: Sequence[str], *, is_checked: bool) -> None:
+        """Restore the buffer from a state of ``begin`` and its segments.
+
+        Args:
+            is_checked: whether ``check`` has checked them; the next ``begin`` writes the steps of others anew.
+        """
         storage = self._buffer.storage
         if storage is not self._storage:
             self.close()
@@ -159,29 +170,30 @@ class SavedRows:
             raise SchemaMismatchError(
                 f"checkpoint of a storage with max_size {state['capacity']:,}, found {storage.max_size:,}"
             )
-        for name in names:
-            if not HEX_NAME.fullmatch(name):
-                raise CorruptDatasetError(f"{self._directory}: segment {name!r}")
         self._segments, self._next = dict(enumerate(names)), len(names)
         self._disown()
         for number, name in self._segments.items():
             self._sizes[number] = 0
-            for block in _read(self._directory / name, only_rows=True):
+            for block in self._read(name, is_checked, only=_ROW):
                 self._own(self._checked(block[_ROW].numpy()), number)
                 self._sizes[number] += len(block)
-        self._buffer.restore_rows(state, self._newest())
+        self._buffer.restore_rows(state, self._newest(is_checked))
         if self._changes is not None:
             self._changes.take()
-        self._is_first = False
+        self._is_first = not is_checked
 
     def _checked(self, rows: NDArray[np.int64]) -> Rows:
         if rows.dtype != np.int64 or (rows.size and not 0 <= rows.min() <= rows.max() < len(self._owner)):
             raise CorruptDatasetError(f"{self._directory}: a segment has rows that the storage lacks")
         return rows
 
-    def _newest(self) -> Iterator[tuple[Rows, TensorDictBase]]:
+    def _read(self, name: str, is_checked: bool, only: str | None = None) -> Iterator[TensorDictBase]:
+        path = self._directory / name
+        return read_blocks(path, _manifest(path, is_checked=is_checked), only=only)
+
+    def _newest(self, is_checked: bool) -> Iterator[tuple[Rows, TensorDictBase]]:
         for number, name in self._segments.items():
-            for block in _read(self._directory / name):
+            for block in self._read(name, is_checked):
                 rows = block[_ROW].numpy()
                 keep = np.flatnonzero(self._owner[rows] == number)
                 if len(keep):
@@ -209,21 +221,21 @@ class _Segment:
 
     def close(self) -> None:
         if self._manifest["blocks"]:
-            (self._path / _MANIFEST).write_text(json.dumps(self._manifest))
+            described = {"format": _FORMAT, "version": CHECKED, **self._manifest, "checksums": checksums(self._path)}
+            (self._path / _MANIFEST).write_bytes(sealed(json.dumps(described, indent=1)))
             sync_tree(self._path)
 
 
-def _manifest(path: Path) -> dict[str, Any]:
+def _manifest(path: Path, *, is_checked: bool) -> dict[str, Any]:
+    if is_checked:
+        return read_sealed(path / _MANIFEST, _FORMAT)[0]
     try:
-        found: dict[str, Any] = json.loads((path / _MANIFEST).read_text())
+        with reading(path / _MANIFEST), opened_file(path / _MANIFEST) as file:
+            found: dict[str, Any] = json.load(file)
         found["blocks"], found["leaves"] = list(found["blocks"]), list(found["leaves"])
-    except (OSError, ValueError, KeyError, TypeError) as exc:
+    except (ValueError, KeyError, TypeError) as exc:
         raise CorruptDatasetError(f"{path / _MANIFEST} is damaged: {exc!r}") from exc
     return found
-
-
-def _read(path: Path, *, only_rows: bool = False) -> Iterable[TensorDictBase]:
-    return read_blocks(path, _manifest(path), only=_ROW if only_rows else None)
 
 
 _ARRAY, _INT = "rlx.array", "rlx.int"  # keys of values in tagged dicts

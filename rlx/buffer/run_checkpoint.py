@@ -9,10 +9,8 @@ import io
 import json
 import logging
 import os
-import pickle
 import random
 import re
-import shutil
 import threading
 import uuid
 from collections.abc import Callable, Mapping
@@ -25,20 +23,23 @@ import google_crc32c
 import numpy as np
 import torch
 
-from rlx.buffer.checkpoint import HEX_NAME
+from rlx.buffer.checkpoint import DAMAGES, HEX_NAME, warn_unchecked
 from rlx.buffer.checkpoint_parts import PlainState, SavedRows, decoded
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.closing import Closing
-from rlx.errors import CorruptDatasetError, DatasetExistsError, FormatVersionError, SchemaMismatchError
+from rlx.errors import CorruptDatasetError, DatasetExistsError, SchemaMismatchError
 from rlx.files import lock
 from rlx.files.atomic import sync, write_file
+from rlx.files.beneath import remove
+from rlx.files.checksum import pieces_of
 from rlx.files.disk import disk_errors
+from rlx.files.sealed import CHECKED, read_sealed, sealed
 from rlx.files.urls import check_path
 from rlx.numbers import check_whole
 from rlx.seeding import generator_state, set_generator_state
 
 logger = logging.getLogger(__name__)
-FORMAT, VERSION = "rlx.checkpoint", 1
+FORMAT = "rlx.checkpoint"
 _MANIFEST = "checkpoint.json"
 _STATE = re.compile(r"[0-9a-f]{32}\.pt")
 
@@ -166,23 +167,21 @@ class Checkpoint(Closing):
         write_file(self.path / name, [bytes(data)])
         manifest = {
             "format": FORMAT,
-            "version": VERSION,
+            "version": CHECKED,
             "step": step,
             "state": {"file": name, "crc32c": google_crc32c.value(bytes(data))},
             "buffers": buffers,
         }
         sync(self.path)  # segments, before they are listed
-        write_file(self.path / _MANIFEST, [json.dumps(manifest).encode()])
+        write_file(self.path / _MANIFEST, [sealed(json.dumps(manifest, indent=1))])
         self._remove_others({name, *(one for buffer in buffers.values() for one in buffer["segments"])})
 
     def _remove_others(self, used: set[str]) -> None:
         for entry in self.path.iterdir():
             if entry.name in used:
                 continue
-            if HEX_NAME.fullmatch(entry.name):
-                shutil.rmtree(entry)
-            elif _STATE.fullmatch(entry.name.removesuffix(".partial")):
-                entry.unlink()
+            if HEX_NAME.fullmatch(entry.name) or _STATE.fullmatch(entry.name.removesuffix(".partial")):
+                remove(entry)
 
     def restore(self) -> int:
         """Restore all parts from the last ``save``; return its step, or 0 if nothing was saved.
@@ -197,7 +196,7 @@ class Checkpoint(Closing):
         self._check_open()
         if not (self.path / _MANIFEST).is_file():
             return 0
-        manifest = self._manifest()
+        manifest, is_checked = self._manifest()
         state = self._state(manifest)
         saved, mine = set(state["parts"]), set(self._parts)
         if saved != mine:
@@ -206,8 +205,14 @@ class Checkpoint(Closing):
             )
         if lacking := set(self._buffers) - set(manifest["buffers"]):
             raise CorruptDatasetError(f"{self.path / _MANIFEST} lists no steps of {', '.join(sorted(lacking))}")
+        if is_checked:  # all of it before any part changes
+            for name, rows in self._buffers.items():
+                rows.check(manifest["buffers"][name]["segments"])
+        else:
+            warn_unchecked(self.path)
         for name, rows in self._buffers.items():  # before the loaders, which count their steps
-            rows.load(decoded(state["parts"][name]), manifest["buffers"][name]["segments"])
+            segments = manifest["buffers"][name]["segments"]
+            rows.load(decoded(state["parts"][name]), segments, is_checked=is_checked)
         for name, (_, load) in self._parts.items():
             if name not in self._buffers:
                 load(decoded(state["parts"][name]))
@@ -219,36 +224,29 @@ class Checkpoint(Closing):
     def _hidden(self) -> dict[str, str]:
         return {name: reason for name, collector in self._collectors.items() if (reason := collector.hidden_state)}
 
-    def _manifest(self) -> dict[str, Any]:
+    def _manifest(self) -> tuple[dict[str, Any], bool]:
         path = self.path / _MANIFEST
+        manifest, is_checked = read_sealed(path, FORMAT)
         try:
-            manifest = json.loads(path.read_text())
-            if manifest["format"] != FORMAT:
-                raise ValueError(f"format {manifest['format']!r}")  # noqa: TRY301 (one message for all)
-            if manifest["version"] != VERSION:
-                raise FormatVersionError(
-                    f"{self.path} has format version {manifest['version']!r}, expected {VERSION}",
-                    hint="restore it with the rlx that wrote it",
-                )
             _ = int(manifest["step"]), manifest["state"]["file"], manifest["state"]["crc32c"]
-            for buffer in manifest["buffers"].values():
-                _ = [HEX_NAME.fullmatch(segment) for segment in buffer["segments"]]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+            segments = [segment for buffer in manifest["buffers"].values() for segment in buffer["segments"]]
+            if wrong := [segment for segment in segments if not HEX_NAME.fullmatch(segment)]:
+                raise ValueError(f"segment {wrong[0]!r}")  # noqa: TRY301 (one message for all)
+        except (ValueError, KeyError, TypeError, AttributeError) as exc:
             raise CorruptDatasetError(f"{path} is damaged: {exc!r}") from exc
-        found: dict[str, Any] = manifest
-        return found
+        return manifest, is_checked
 
     def _state(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         name = str(manifest["state"]["file"])
         path = self.path / name
         try:
-            data = path.read_bytes() if _STATE.fullmatch(name) else b""
+            data = b"".join(pieces_of(path)) if _STATE.fullmatch(name) else b""
             if google_crc32c.value(data) != manifest["state"]["crc32c"]:
                 raise CorruptDatasetError(f"{path} is damaged: its checksum differs")
             # To this device whatever the run was on: each part copies to its own.
             state: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
             _ = dict(state["parts"]), state["values"], state["generators"]
-        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError, TypeError) as exc:
+        except (OSError, *DAMAGES) as exc:
             raise CorruptDatasetError(f"{path} is damaged: {exc}") from exc
         return state
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rlx.errors import DatasetExistsError, FileAccessError
 from rlx.files import lock
+from rlx.files.beneath import beneath, check_entries, no_follow, remove, replace
 from rlx.files.disk import disk_errors, is_there
 from rlx.files.urls import check_no_url
 
@@ -33,9 +34,10 @@ def whole(path: Path, check: Callable[[], None] = lambda: None) -> Iterator[Path
     path = Path(os.path.abspath(path))  # "." and ".." have names too
     if path.is_symlink():
         path = Path(os.path.realpath(path))
+    scratch = path.with_name(f".{path.name}.partial")
     with disk_errors(path):
         _check_replaceable(path)
-    scratch = path.with_name(f".{path.name}.partial")
+        check_entries(beneath(scratch.parent, f"{scratch.name}/{lock.FILE_NAME}").parent)
     partial, replaced = scratch / "new", scratch / "replaced"
     missing = [parent for parent in path.parents if not parent.exists()]
     try:
@@ -72,12 +74,13 @@ def write_file(path: Path, pieces: Iterable[bytes], *, partial: Path | None = No
         partial: path of the bytes until they are complete, next to the file; ``NAME.partial`` by default.
     """
     partial = partial or path.with_name(f"{path.name}{PARTIAL}")
+    file = open(partial, "wb", opener=no_follow)  # noqa: SIM115  (if this fails, nothing is removed)
     try:
-        with partial.open("wb") as file:
+        with file:
             file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(path)
+        replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
@@ -120,14 +123,6 @@ def _identity(path: Path) -> _Identity:
     return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
-def remove(path: Path) -> None:
-    """Remove a file or a directory, if it is there."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
 def sync_tree(directory: Path) -> None:
     """Make every file and directory of a tree survive a power cut."""
     for parent, _, names in os.walk(directory):
@@ -138,7 +133,7 @@ def sync_tree(directory: Path) -> None:
 
 def sync(path: Path | str) -> None:
     """Make the content of a file, or the renames in a directory, survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         os.fsync(descriptor)
     finally:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import google_crc32c
 
+from rlx.files.disk import at_once
+
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
@@ -130,7 +132,7 @@ class Digests:
 
 def pieces_of(path: Path) -> Iterator[bytes]:
     """Yield a file on this machine in pieces."""
-    with path.open("rb", buffering=0) as file:
+    with open(path, "rb", buffering=0, opener=at_once) as file:
         while piece := file.read(_READ_BYTES):
             yield piece
 

@@ -9,8 +9,9 @@ from typing import BinaryIO
 
 from rlx.errors import DownloadError, ForbiddenError, SourceNotFoundError
 from rlx.files.atomic import PARTIAL, write_file
+from rlx.files.beneath import beneath
 from rlx.files.checksum import FileStat
-from rlx.files.disk import disk_errors
+from rlx.files.disk import disk_errors, opened_file
 from rlx.files.location import ChangedError, Content, WritableLocation, checked_name
 from rlx.files.retry import RetryPolicy
 
@@ -45,7 +46,7 @@ class Directory(WritableLocation):
     ) -> Iterator[Content]:
         path = self._path(name)
         with _translated(path):
-            file = path.open("rb")
+            file = opened_file(path)
         with file:
             found = _described(name, path, os.fstat(file.fileno()))
             if seen is not None and not seen.is_same_version(found):
@@ -64,15 +65,12 @@ class Directory(WritableLocation):
 
     def put(self, name: str, pieces: Iterable[bytes], *, bytes: int, crc32c: str) -> None:  # noqa: ARG002
         """Write a file under a temporary name, and rename it when it is complete."""
-        path = self._path(name)
+        path = beneath(self.directory, checked_name(name))
         with _translated(path):
             _make(path.parent)
             # Under a name of its own: two who write the same file must not write into each other's.
             partial = path.with_name(f"{path.name}.{os.getpid()}-{get_ident()}{PARTIAL}")
-            try:
-                write_file(path, pieces, partial=partial)
-            except IsADirectoryError as exc:
-                raise DownloadError(f"{path} cannot be written: a directory has its name") from exc
+            write_file(path, pieces, partial=partial)
 
     def replace(self, name: str, content: bytes, *, seen: FileStat | None) -> bool:
         """Write a small file if its content is unchanged since it was read."""
@@ -88,7 +86,7 @@ class Directory(WritableLocation):
     def delete(self, names: Sequence[str]) -> None:
         """Remove files, and the directories that are empty then."""
         for name in names:
-            path = self._path(name)
+            path = beneath(self.directory, checked_name(name))
             with _translated(path):
                 path.unlink(missing_ok=True)
             for parent in path.parents:
@@ -101,7 +99,8 @@ class Directory(WritableLocation):
 
     def sweep(self, below: str) -> None:
         """Remove incomplete files of a killed ``put``; the caller must hold the lock of the directory."""
-        for folder in (self.directory, *(Path(folder) for folder, _, _ in os.walk(self._path(below)))):
+        top = beneath(self.directory, f"{checked_name(below)}/any").parent
+        for folder in (self.directory, *(Path(folder) for folder, _, _ in os.walk(top))):
             for left in folder.glob(f"*{PARTIAL}"):
                 if left.is_file() and not left.is_symlink():
                     left.unlink()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from stat import S_ISREG
+from stat import S_ISDIR, S_ISREG
 from types import MappingProxyType
 from typing import Any, BinaryIO
 
@@ -74,17 +74,32 @@ def file_error(exc: OSError, path: str | os.PathLike[str] | None = None) -> RlxE
 
 
 def at_once(path: str, flags: int) -> int:
-    """Open without waiting, even for the writer of a pipe."""
-    return os.open(path, flags | os.O_NONBLOCK)
+    """Open a file without waiting, as the ``opener`` of ``open``.
+
+    Raises:
+        FileAccessError: it is a pipe, a socket or a device, which may never answer or never end.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK)
+    except OSError as exc:
+        if exc.errno == errno.ENXIO:
+            raise _no_file(path) from exc
+        raise
+    if S_ISREG(mode := os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    if S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise _no_file(path)
+
+
+def _no_file(path: str) -> FileAccessError:
+    return FileAccessError(f"{path} is not a regular file", hint=f"{command('ls', '-ldL', path)} shows what it is")
 
 
 def opened_file(path: Path) -> BinaryIO:
-    """Open a file for reading."""
-    file = open(path, "rb", opener=at_once)  # noqa: SIM115  (its caller closes it)
-    if S_ISREG(os.fstat(file.fileno()).st_mode):
-        return file
-    file.close()
-    raise FileAccessError(f"{path} is not a regular file")
+    """Open a file for reading; see ``at_once``."""
+    return open(path, "rb", opener=at_once)
 
 
 def check_readable(path: Path) -> None:
@@ -210,7 +225,8 @@ def read_object(path: Path, max_bytes: int = _MAX_BYTES) -> Mapping[str, Any]:
     check_readable(path)
     if (size := path.stat().st_size) > max_bytes:
         raise CorruptShardError(f"{path}: expected at most {max_bytes:,} bytes, found {size:,}")
-    return parse_object(path.read_bytes(), path)
+    with opened_file(path) as file:
+        return parse_object(file.read(), path)
 
 
 def parse_object(text: str | bytes, place: object) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import google_crc32c
 
+from rlx.files.beneath import no_follow
 from rlx.files.disk import file_error
 
 logger = logging.getLogger(__name__)
@@ -86,11 +87,11 @@ class DiskCache:
         """Return the file, which is replaced if it is no cache of this size: processes keep the one they have open."""
         directory.mkdir(parents=True, exist_ok=True)
         head = _HEAD.pack(_MAGIC, self._sets)
-        with (directory / f"{FILE_NAME}.lock").open("a") as lock:
+        with open(directory / f"{FILE_NAME}.lock", "a", opener=no_follow) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             path = directory / FILE_NAME
             with suppress(FileNotFoundError):
-                found = os.open(path, os.O_RDWR)
+                found = no_follow(str(path), os.O_RDWR)
                 if os.pread(found, _HEAD.size, 0) == head and os.fstat(found).st_size == self._length:
                     return found
                 os.close(found)

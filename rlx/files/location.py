@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rlx.errors import CorruptShardError, DiskFullError, DownloadError, SourceError
+from rlx.files.beneath import beneath
 from rlx.files.checksum import Digests, FetchedFile, FileStat
 from rlx.files.disk import disk_errors
 from rlx.files.partial import Partial, intact_file
@@ -184,8 +185,8 @@ class Location(ABC):
             DiskFullError: no space is left.
             concurrent.futures.CancelledError: ``cancel`` was set.
         """
-        path, cancel = directory / checked_name(name), cancel or Cancel()
-        if path.is_file():
+        path, cancel = beneath(directory, checked_name(name)), cancel or Cancel()
+        if path.is_file() and not path.is_symlink():
             wanted = expected or self.stat(name, cancel=cancel)
             if (found := intact_file(path, wanted)) is not None:
                 progress.advance("bytes", found.bytes)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from rlx.errors import DatasetError, DatasetLockedError, EngineError, FileAccessError
+from rlx.files.beneath import no_follow
 from rlx.files.disk import FULL
 
 try:
@@ -55,12 +56,12 @@ def check_seen(dataset: Path) -> None:
 def writer_of(dataset: Path) -> str | None:
     """Return the pid of the process that is writing a dataset; None without a writer."""
     try:
-        with (dataset / FILE_NAME).open() as file:
+        with open(dataset / FILE_NAME, opener=no_follow) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return _read_pid(file)
-    except OSError:
+    except (OSError, FileAccessError):
         return None  # a missing or unreadable lock file: no known writer
     return None
 
@@ -102,7 +103,7 @@ def _open(path: Path, target: Path) -> TextIO | None:
     """Return the lock file; None if its directory is deleted concurrently."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("a+")
+        return open(path, "a+", opener=no_follow)
     except FileNotFoundError:
         return None
     except OSError as exc:

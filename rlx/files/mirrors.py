@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlx.errors import CorruptShardError, DownloadError, SourceError
+from rlx.files.beneath import beneath
 from rlx.files.checksum import FetchedFile, FileStat
-from rlx.files.location import Location
+from rlx.files.location import Location, checked_name
 from rlx.files.partial import Partial
 from rlx.files.retry import Cancel
 from rlx.progress import Progress
@@ -110,7 +111,7 @@ class Mirrors:
         expected: FileStat | None,
         cancel: Cancel | None,
     ) -> FetchedFile:
-        with Partial(directory / name) as partial:
+        with Partial(beneath(directory, checked_name(name))) as partial:
             begun = partial.expected
             # The beginning of another location's file: without a checksum, a difference would not be noticed.
             if begun is not None and begun.url != found.url and not begun.has_checksum:

@@ -12,7 +12,9 @@ from typing import IO, Self
 
 from rlx.errors import CorruptShardError
 from rlx.files.atomic import sync
+from rlx.files.beneath import no_follow
 from rlx.files.checksum import Digests, FetchedFile, FileStat, digests_of
+from rlx.files.disk import opened_file
 
 _SIDECAR_MAX_BYTES = 1 << 16
 
@@ -56,8 +58,9 @@ class Partial:
         self.close()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         # In this order, or a crash in between would leave bytes of one version and the sidecar of another.
-        self._file = open(self._data_path, "wb", buffering=0)  # noqa: SIM115 - lives as long as this object
-        self._sidecar_path.write_text(json.dumps(asdict(expected)))
+        self._file = open(self._data_path, "wb", buffering=0, opener=no_follow)  # noqa: SIM115 - lives as long as this object
+        with open(self._sidecar_path, "w", opener=no_follow) as sidecar:
+            json.dump(asdict(expected), sidecar)
         self._digests, self.expected = Digests(expected), expected
 
     def append(self, data: bytes) -> int:
@@ -108,7 +111,7 @@ class Partial:
         if expected.bytes is not None and self._data_path.stat().st_size > expected.bytes:
             return
         self._digests, self.expected = digests_of(self._data_path, expected), expected
-        self._file = open(self._data_path, "ab", buffering=0)  # noqa: SIM115 - lives as long as this object
+        self._file = open(self._data_path, "ab", buffering=0, opener=no_follow)  # noqa: SIM115 - lives as long as this object
         self.furthest = self.offset
 
 
@@ -127,7 +130,7 @@ def intact_file(path: Path, expected: FileStat) -> FetchedFile | None:
 
 def _read_sidecar(path: Path) -> FileStat | None:
     try:
-        with path.open("rb") as file:
+        with opened_file(path) as file:
             return FileStat(**json.loads(file.read(_SIDECAR_MAX_BYTES)))
     except FileNotFoundError:
         return None

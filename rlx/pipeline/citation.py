@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rlx.errors import SourceNotFoundError
 from rlx.files.atomic import write_file
+from rlx.files.beneath import check_entries
 from rlx.files.location import Location
 from rlx.manifest import Manifest
 from rlx.store.layout import CITATION
@@ -51,7 +52,13 @@ def citations(manifest: Manifest, location: Location) -> list[str]:
 
 
 def given_citations(manifest: Manifest, location: Location) -> list[str]:
-    """Return the entries of the file beside a dataset's manifest that its notes do not name; none without a file."""
+    """Return the entries of the file beside a dataset's manifest that its notes do not name; none without a file.
+
+    Raises:
+        FileAccessError: it is a link, which would publish a file from elsewhere.
+    """
+    if location.directory is not None:
+        check_entries(location.directory, lambda name: name == CITATION)
     try:
         content, _ = location.get(CITATION, max_bytes=_MAX_BYTES)
     except SourceNotFoundError:

@@ -32,7 +32,8 @@ from rlx.pipeline.report import Report, check_apart, manifest_at
 from rlx.pipeline.sources import Base, Place, configured_bases, opened
 from rlx.pipeline.transfers import TRANSFERS, Fetching
 from rlx.progress import Progress, Silent
-from rlx.store.dataset_writer import SOURCE_FILES, Claim, claimed
+from rlx.store.dataset_writer import Claim, claimed
+from rlx.store.layout import SOURCE_FILES
 
 logger = logging.getLogger(__name__)
 _RUN = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)/([0-9]+)")

@@ -22,8 +22,8 @@ from rlx.pipeline.citation import given_citations, write_citations
 from rlx.pipeline.report import Report, bytes_at, check_apart, manifest_at
 from rlx.pipeline.transfers import JOBS, PlannedTransfer, TransferPlan, TransferReport, transfer
 from rlx.progress import Progress
-from rlx.store.dataset_writer import SOURCE_FILES, DatasetWriter, claimed, open_writer
-from rlx.store.layout import CITATION, SHARDS, listed_files, read_manifest, shard_files
+from rlx.store.dataset_writer import DatasetWriter, claimed, open_writer
+from rlx.store.layout import CITATION, SHARDS, SOURCE_FILES, listed_files, read_manifest, shard_files
 
 logger = logging.getLogger(__name__)
 _ELSEWHERE = "`overwrite` starts afresh; `output` chooses another directory"

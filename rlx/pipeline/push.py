@@ -254,7 +254,7 @@ def _contents(location: WritableLocation, names: Sequence[str]) -> dict[str, byt
 def _read_copies(dataset: Path, together: str, names: Sequence[str]) -> dict[str, bytes]:
     """Return the file with copies of the small files, which readers get by one request."""
     try:
-        return {together: b"".join((dataset / name).read_bytes() for name in names)}
+        return {together: b"".join(piece for name in names for piece in pieces_of(dataset / name))}
     except OSError:  # one that was sent before is gone here
         return {}
 

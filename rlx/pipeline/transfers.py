@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from rlx.errors import DownloadError, SourceError
+from rlx.files.beneath import beneath
 from rlx.files.checksum import FetchedFile
 from rlx.files.mirrors import Mirrors
 from rlx.files.retry import Cancel
@@ -297,7 +298,7 @@ class Fetching(Delivery):
                 return False
             for name in names:
                 self._fetched.pop(name, None)
-                (self._directory / name).unlink(missing_ok=True)
+                beneath(self._directory, name).unlink(missing_ok=True)
         self._transfers.submit(self._bring, shard, arrived)
         return True
 
@@ -306,7 +307,7 @@ class Fetching(Delivery):
         for name in self._source.files(shard):
             self._needed_by[name].discard(shard)
             if not self._needed_by[name] and not self._keep and name not in self._present:
-                (self._directory / name).unlink(missing_ok=True)
+                beneath(self._directory, name).unlink(missing_ok=True)
         self._room.release()
 
     def stop(self) -> None:

@@ -14,6 +14,7 @@ from rlx import manifest
 from rlx.errors import DatasetError, DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError, OptionError
 from rlx.files import lock
 from rlx.files.atomic import sync, sync_tree
+from rlx.files.beneath import check_entries
 from rlx.files.disk import check_case, disk_errors, is_there
 from rlx.files.urls import check_no_url
 from rlx.home import home
@@ -21,14 +22,11 @@ from rlx.manifest import Manifest, ShardRecord
 from rlx.manifest_values import check_id
 from rlx.store.codec import Codec
 from rlx.store.layout import (
-    ASIDE,
-    CITATION,
-    DAMAGED,
     NEW,
     SHARDS,
-    SWEPT,
     abandon,
     discard,
+    is_own,
     partial_directory,
     settle,
     shard_directory,
@@ -39,8 +37,6 @@ from rlx.store.stores import read_dictionary
 from rlx.store.writer import ShardFormat
 
 logger = logging.getLogger(__name__)
-# Raw files of the source, while they are downloaded and converted.
-SOURCE_FILES = "source"
 # Suffixes of files that rlx writes in other projects' formats.
 _FILES = {".npz": "npz", ".parquet": "parquet", ".h5": "d4rl", ".hdf5": "d4rl"}
 # Share of a core that may go to writing the manifest, which grows with every shard.
@@ -163,6 +159,7 @@ def claimed(path: Path, *, overwrite: bool = False) -> Iterator[Claim]:
     _refuse_foreign(path)
     with disk_errors(path), lock.writing(path):
         settle(path)
+        check_entries(path / SHARDS)
         try:
             if not overwrite:
                 yield Claim(path, path)
@@ -255,18 +252,12 @@ def _refuse_foreign(path: Path) -> None:
     """Raise DatasetExistsError for a directory that holds anything but a dataset: rlx removes only its own."""
     if not is_there(path):
         return
-    own = {manifest.FILE_NAME, CITATION, DAMAGED, ASIDE, NEW, SWEPT, SHARDS, lock.FILE_NAME, SOURCE_FILES}
-    foreign = ["a file"] if not path.is_dir() else sorted(set(map(_name, path.iterdir())) - own)
+    foreign = sorted(entry.name for entry in path.iterdir() if not is_own(entry.name)) if path.is_dir() else ["a file"]
     if foreign:
         raise DatasetExistsError(
             f"{path} is not empty and holds {foreign[0]}, which is not part of a dataset",
             hint="choose another directory",
         )
-
-
-def _name(entry: Path) -> str:
-    is_partial = entry.name.startswith(manifest.FILE_NAME) and entry.name.endswith(".partial")
-    return manifest.FILE_NAME if is_partial else entry.name
 
 
 def _resumed(path: Path, described: Manifest) -> Manifest:

@@ -24,7 +24,9 @@ from rlx.errors import (
     ForbiddenError,
     SourceNotFoundError,
 )
-from rlx.files.atomic import remove, sync, sync_tree
+from rlx.files import lock
+from rlx.files.atomic import PARTIAL, sync, sync_tree
+from rlx.files.beneath import check_entries, remove
 from rlx.files.checksum import FileStat
 from rlx.files.disk import is_there
 from rlx.files.disk_cache import DiskCache
@@ -42,6 +44,18 @@ DAMAGED = "rlx.json.damaged"  # a damaged manifest, put aside by repair
 ASIDE = ".damaged"  # shards and files that repair moved out of the way
 NEW = ".new"  # a dataset on its way, while the one that it replaces is there
 SWEPT = ".new.swept"  # such a dataset while it is removed
+SOURCE_FILES = "source"  # raw files of the source, while they are downloaded and converted
+OWN = frozenset({FILE_NAME, CITATION, SHARDS, DAMAGED, ASIDE, NEW, SWEPT, SOURCE_FILES, lock.FILE_NAME})
+
+
+def is_own(name: str) -> bool:
+    """Return whether an entry of a dataset's directory with this name is rlx's.
+
+    Example:
+        >>> is_own("rlx.json.partial"), is_own("notes.txt")
+        (True, False)
+    """
+    return name in OWN or (name.startswith(FILE_NAME) and name.endswith(PARTIAL))
 
 
 def shard_name(number: int) -> str:
@@ -161,6 +175,7 @@ def take_place(path: Path) -> None:
     (path / SHARDS).mkdir(exist_ok=True)
     try:
         for record, renamed in zip(listed.shards, under_other_names.shards, strict=True):
+            remove(path / SHARDS / renamed.name)
             (path / NEW / SHARDS / record.name).rename(path / SHARDS / renamed.name)
         sync(path / SHARDS)
         under_other_names.save(path)
@@ -171,7 +186,14 @@ def take_place(path: Path) -> None:
 
 
 def settle(path: Path) -> None:
-    """Finish, or undo, the last step of a replacement that was interrupted in it."""
+    """Finish, or undo, the last step of a replacement that was interrupted in it.
+
+    Raises:
+        FileAccessError: a link or a device has a name of rlx; nothing is changed.
+    """
+    check_entries(path, is_own)
+    for name in (SOURCE_FILES, NEW, f"{NEW}/{SHARDS}"):
+        check_entries(path / name)
     if not is_there(path / NEW / FILE_NAME):
         return
     listed = Manifest.load(path / NEW)

@@ -16,13 +16,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.errors import CorruptDatasetError
-from rlx.files.disk import at_once, file_error, reading
+from rlx.errors import CorruptDatasetError, FileAccessError
+from rlx.files.disk import at_once, file_error, opened_file, reading
 from rlx.files.remote_files import AnyPath, RemotePath, length_of, local, remote
 from rlx.schema import Field
 from rlx.store.array import ArrayReader, Rows
@@ -288,7 +289,10 @@ def read_small(path: AnyPath, max_bytes: int) -> bytes:
     found = length_of(path)
     if found > max_bytes:
         raise CorruptDatasetError(f"{path} is damaged: expected at most {max_bytes:,} bytes")
-    return path.read_bytes()
+    if (here := local(path)) is None:
+        return path.read_bytes()
+    with opened_file(here) as file:
+        return file.read()
 
 
 def close_quietly(file: BinaryIO | None) -> None:
@@ -301,13 +305,15 @@ def close_quietly(file: BinaryIO | None) -> None:
 def check_size(path: str, expected: int) -> None:
     """Raise CorruptDatasetError unless the file exists and has exactly the expected size."""
     try:
-        found = os.stat(path).st_size
+        found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as exc:
         raise CorruptDatasetError(f"{path} is missing: expected {expected:,} bytes") from exc
     except OSError as exc:
         raise file_error(exc, path) from exc
-    if found != expected:
-        raise CorruptDatasetError(f"{path} has {found:,} bytes, expected {expected:,}")
+    if not S_ISREG(found.st_mode):
+        raise CorruptDatasetError(f"{path} is not a regular file: expected {expected:,} bytes")
+    if found.st_size != expected:
+        raise CorruptDatasetError(f"{path} has {found.st_size:,} bytes, expected {expected:,}")
 
 
 def check_sizes(directory: str, sizes: Iterable[tuple[str, int]]) -> None:
@@ -325,8 +331,8 @@ def check_sizes(directory: str, sizes: Iterable[tuple[str, int]]) -> None:
 def read_whole(path: str, size: int) -> bytes | None:
     """Return the bytes of a file of this size; None if it has another, or cannot be read."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
+        descriptor = at_once(path, os.O_RDONLY)
+    except (OSError, FileAccessError):
         return None
     try:
         if size > _LARGE_BYTES and os.fstat(descriptor).st_size != size:

@@ -9,7 +9,8 @@ from typing import Any
 from rlx import manifest
 from rlx.errors import CorruptDatasetError
 from rlx.files import lock
-from rlx.files.atomic import remove, sync
+from rlx.files.atomic import sync
+from rlx.files.beneath import beneath, remove
 from rlx.home import locate
 from rlx.manifest import Manifest
 from rlx.progress import Progress
@@ -115,13 +116,13 @@ def _how_to_go_on(listed: Manifest) -> str:
 
 def _clear(dataset: Path, names: Sequence[str], *, delete: bool) -> list[str]:
     """Delete files and directories, or move them below ``.damaged/``; return those that were there."""
-    there = [name for name in names if _exists(dataset / name)]
+    there = [name for name in names if _exists(beneath(dataset, name))]
     for name in there:
-        path = dataset / name
+        path = beneath(dataset, name)
         if delete:
             remove(path)
         else:
-            path.rename(_free(dataset / ASIDE / name))
+            path.rename(_free(beneath(dataset, f"{ASIDE}/{name}")))
     return there
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import CorruptDatasetError
+from rlx.files.disk import reading
 from rlx.files.remote_files import AnyPath, each_below, local, remote
 from rlx.fork import on_fork
 from rlx.manifest import FileRecord, Manifest
@@ -192,7 +193,8 @@ class Shards:
         if local(directory) is not None:
             self._check(number, directory)
         for name, file in record.files.items():
-            found = FileRecord.of(directory / name)
+            with reading(directory / name):
+                found = FileRecord.of(directory / name)
             if found != file:
                 message = f"{directory / name} is damaged: crc32c {found.crc32c}, expected {file.crc32c}"
                 remedy = (

@@ -162,7 +162,7 @@ class MemmapStore(Store):
         path = directory.joinpath(*Path(name).parent.parts, META)
         try:
             with reading(path):
-                described = json.loads(path.read_bytes())[Path(name).name]
+                described = json.loads(read_small(path, _MAX_NODE_BYTES))[Path(name).name]
             found = (described["dtype"], described["shape"])
         except (ValueError, KeyError, TypeError, RecursionError) as exc:
             raise CorruptDatasetError(f"{path} is damaged: {type(exc).__name__}: {exc}") from exc
@@ -306,7 +306,7 @@ def read_dictionary(directory: Path, name: str) -> bytes:
     path = directory / name / NODE
     try:
         with reading(path):
-            described = json.loads(path.read_bytes())
+            described = json.loads(read_small(path, _MAX_NODE_BYTES))
         inner = described["codecs"][0]["configuration"]["codecs"]
         return parse_dictionary(inner[1]["configuration"])[1] if inner[1]["name"] == CODEC_NAME else b""
     except (ValueError, KeyError, IndexError, TypeError) as exc:

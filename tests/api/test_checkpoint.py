@@ -1,7 +1,6 @@
 """A training run that is killed continues to the bit; what a checkpoint writes, refuses and reports."""
 
 import errno
-import json
 import logging
 import os
 import random
@@ -39,6 +38,7 @@ from rlx.errors import (
     OptionError,
     SchemaMismatchError,
 )
+from tests.damage import rewrite
 from tests.factories import make_block, write_dataset
 from tests.killed_fork import changes, killed_before
 
@@ -395,8 +395,8 @@ def test_damaged_files_are_named(damaged: str, tmp_path: Path) -> None:
     ("changes", "error", "message"),
     [
         ({"buffers": {}}, CorruptDatasetError, "lists no steps of buffer"),
-        ({"format": "rlx.buffer"}, CorruptDatasetError, "is damaged: .*format 'rlx.buffer'"),
-        ({"version": 2}, FormatVersionError, "has format version 2, expected 1"),
+        ({"format": "rlx.buffer"}, CorruptDatasetError, "is damaged: .*found 'rlx.buffer'"),
+        ({"version": 3}, FormatVersionError, "is of format version 3, expected 2"),
         ({"state": {"file": "../secret", "crc32c": 1}}, CorruptDatasetError, "secret is damaged: its checksum differs"),
     ],
 )
@@ -407,8 +407,7 @@ def test_a_list_of_files_that_lies(
     with rlx.Checkpoint(tmp_path, buffer=buffer) as checkpoint:
         checkpoint.save(1)
         checkpoint.wait()
-        path = tmp_path / "checkpoint.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+        rewrite(tmp_path / "checkpoint.json", **changes)
         with pytest.raises(error, match=message):
             checkpoint.restore()
 
@@ -426,9 +425,7 @@ def test_steps_of_a_larger_storage_are_refused(tmp_path: Path) -> None:
         checkpoint.restore()
     (segment,) = (entry for entry in (tmp_path / "large").iterdir() if entry.is_dir())
     shutil.copytree(segment, tmp_path / "small" / segment.name)
-    path = tmp_path / "small" / "checkpoint.json"
-    manifest = json.loads(path.read_text()) | {"buffers": {"buffer": {"segments": [segment.name]}}}
-    path.write_text(json.dumps(manifest))
+    rewrite(tmp_path / "small/checkpoint.json", buffers={"buffer": {"segments": [segment.name]}})
     with (
         rlx.Checkpoint(tmp_path / "small", buffer=small) as checkpoint,
         pytest.raises(CorruptDatasetError, match="a segment has rows that the storage lacks"),
@@ -442,10 +439,7 @@ def test_names_of_files_stay_inside(tmp_path: Path) -> None:
     with rlx.Checkpoint(tmp_path / "run", buffer=buffer) as checkpoint:
         checkpoint.save(1)
         checkpoint.wait()
-        path = tmp_path / "run" / "checkpoint.json"
-        manifest = json.loads(path.read_text())
-        manifest["buffers"]["buffer"]["segments"] = ["../elsewhere"]
-        path.write_text(json.dumps(manifest))
+        rewrite(tmp_path / "run/checkpoint.json", buffers={"buffer": {"segments": ["../elsewhere"]}})
         with pytest.raises(CorruptDatasetError, match=r"segment '\.\./elsewhere'"):
             checkpoint.restore()
 

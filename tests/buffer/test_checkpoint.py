@@ -1,4 +1,3 @@
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from rlx.errors import (
 )
 from tests.buffer import producers
 from tests.buffer.transform.stored import PRODUCERS
+from tests.damage import rewrite
 from tests.factories import make_block, write_dataset
 
 SAMPLERS: dict[str, Any] = {
@@ -218,14 +218,9 @@ def test_paths_that_hold_something_else(tmp_path: Path) -> None:
 
 def test_another_format_version(tmp_path: Path) -> None:
     filled(RandomSampler()).dumps(tmp_path)
-    change(tmp_path, version=2)
-    with pytest.raises(FormatVersionError, match="format version 2, expected 1"):
+    rewrite(tmp_path / "buffer.json", version=3)
+    with pytest.raises(FormatVersionError, match="format version 3, expected 2"):
         buffer(RandomSampler()).loads(tmp_path)
-
-
-def change(path: Path, **values: Any) -> None:
-    manifest = json.loads((path / "buffer.json").read_text())
-    (path / "buffer.json").write_text(json.dumps({**manifest, **values}))
 
 
 @pytest.mark.parametrize(
@@ -240,11 +235,12 @@ def change(path: Path, **values: Any) -> None:
         {"leaves": [{"key": ["a"], "dtype": "uint8", "shape": [-1]}]},
         {"leaves": [{"key": ["a", 0], "dtype": "uint8", "shape": []}]},
         {"format": "other"},
+        {"checksums": None},
     ],
 )
 def test_a_manifest_that_lies(values: dict[str, Any], tmp_path: Path) -> None:
     filled(RandomSampler()).dumps(tmp_path)
-    change(tmp_path, **values)
+    rewrite(tmp_path / "buffer.json", **values)
     with pytest.raises(CorruptDatasetError):
         buffer(RandomSampler()).loads(tmp_path)
 

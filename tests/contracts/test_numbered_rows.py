@@ -58,7 +58,7 @@ def _lance(rows: Rows, path: Path) -> None:
 
 def _npz(rows: Any, path: Path) -> None:
     with path.open("wb") as file:
-        np.savez(file, **rows)  # type: ignore[arg-type]
+        np.savez(file, **rows)
 
 
 def _mds(rows: Rows, path: Path) -> None:

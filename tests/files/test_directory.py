@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlx.errors import DownloadError, ForbiddenError, SourceError
+from rlx.errors import DownloadError, FileAccessError, ForbiddenError, SourceError
 from rlx.files.location import Location
 from rlx.files.opening import open_location
 from tests.contracts.location import LARGE, LocationContract, put
@@ -65,7 +65,7 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
 def test_a_file_where_a_directory_has_its_name(tmp_path: Path) -> None:
     location = open_location(tmp_path)
     put(location, "a/b", b"1")
-    with pytest.raises(DownloadError, match=r"a cannot be written: a directory has its name"):
+    with pytest.raises(FileAccessError, match=r"a is a directory: expected a file"):
         put(location, "a", b"1")
     assert [stored.name for stored in location.list("a")] == ["a/b"]
 

@@ -605,16 +605,14 @@ def test_waits_double_up_to_their_bound() -> None:
 # The disk
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full to write to")
-def test_no_room(base: HttpFiles, server: GcsServer, here: Path) -> None:
-    partial(here).parent.mkdir(parents=True)
-    partial(here).symlink_to("/dev/full")
+def test_no_room(base: HttpFiles, server: GcsServer, small_disk: Path) -> None:
+    (small_disk / "other").write_bytes(bytes(400_000))
     with pytest.raises(DiskFullError, match="no room left") as caught:
-        base.fetch(NAME, here, Silent())
+        base.fetch(NAME, small_disk, Silent())
     assert isinstance(caught.value.__cause__, OSError)
     assert caught.value.__cause__.errno == errno.ENOSPC
     assert len(server.requests) == 1
-    assert not (here / NAME).exists()
+    assert not (small_disk / NAME).exists()
 
 
 def test_other_errors_of_the_disk_are_not_hidden(base: HttpFiles, here: Path) -> None:

@@ -113,14 +113,14 @@ def test_a_private_manifest_is_not_damaged(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
 def test_a_disk_that_fails_is_no_damage(number: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No disk can be made to fail here: the call that would is replaced."""
-    failing, plain = path / Dataset(path).shard_files(1)[2], Path.open
+    failing, plain = path / Dataset(path).shard_files(1)[2], os.open
 
-    def fail(self: Path, *arguments: Any, **options: Any) -> Any:
-        if self == failing:
-            raise OSError(number, os.strerror(number), str(self))
-        return plain(self, *arguments, **options)
+    def fail(opened: Any, *arguments: Any, **options: Any) -> int:
+        if opened == str(failing):
+            raise OSError(number, os.strerror(number), opened)
+        return plain(opened, *arguments, **options)
 
-    monkeypatch.setattr(Path, "open", fail)
+    monkeypatch.setattr(os, "open", fail)
     before = bytes_of(path / "shards/00000")
     (problem,) = verify(path).problems
     assert (problem.kind, problem.problem) == (Kind.UNREADABLE, f"cannot be read: {os.strerror(number)}")

@@ -1,5 +1,6 @@
 """Checkpoints of rlx's ``ReplayBuffer.dumps``: ``buffer.json``, and a file of compressed blocks for every leaf."""
 
+import logging
 import math
 import os
 import pickle
@@ -15,17 +16,19 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
+from rlx.errors import CorruptDatasetError, CorruptShardError, FormatVersionError, SourceError, SourceNotFoundError
 from rlx.files.disk import check_readable, read_object
+from rlx.files.sealed import check_files, read_sealed
 from rlx.formats.common.fields import RowType, expecting
 from rlx.formats.common.rows.scan import Recording, RowRuns
 from rlx.formats.common.rows.ted_fields import ted_fields
 from rlx.formats.common.rows.ted_run import NUMBERS, LeafRows, TedPlace, TedRun, make_run, scanned
 from rlx.store.chunk_codec import decompressed
 
+logger = logging.getLogger(__name__)
 _MANIFEST = "buffer.json"
 _STATE = "state.pt"
-_FORMAT, _VERSION = "rlx.buffer", 1
+_FORMAT = "rlx.buffer"
 _KEPT_BLOCKS = 2
 _NAME = re.compile(r"[0-9a-f]{32}")
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -135,13 +138,16 @@ def recognises(path: Path) -> bool:
 def open_buffer(path: Path) -> TedRun:
     """Return the steps of a dumped buffer, lane by lane, oldest first; needs torch."""
     path = path.absolute()
-    manifest = read_object(path / _MANIFEST)
-    if (manifest.get("format"), manifest.get("version")) != (_FORMAT, _VERSION):
-        found = f"{manifest.get('format')!r}, version {manifest.get('version')!r}"
-        raise CorruptShardError(
-            f"{path / _MANIFEST}: expected format {_FORMAT!r}, version {_VERSION}, found {found:.80}"
-        )
-    kinds, leaves = _described(path, manifest)
+    check_readable(path / _MANIFEST)
+    try:
+        manifest, is_checked = read_sealed(path / _MANIFEST, _FORMAT)
+        kinds, leaves = _described(path, manifest)
+        if is_checked:
+            check_files(path / leaves.folder, manifest.get("checksums"))
+        else:
+            logger.warning("%s was not checked: it has no checksums", path)
+    except (CorruptDatasetError, FormatVersionError) as exc:
+        raise CorruptShardError(str(exc), hint=exc.hint) from exc
     lanes, is_complete = _state(path / leaves.folder / _STATE)
     if not len(leaves.steps):
         raise SourceError(f"{path} has no step")

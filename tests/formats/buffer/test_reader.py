@@ -13,10 +13,12 @@ from rlx import open as open_dataset
 from rlx.buffer import ReplayBuffer
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.errors import CorruptShardError, SourceError
+from rlx.files.sealed import UNCHECKED
 from rlx.formats.buffer.reader import open_buffer, recognises
 from rlx.formats.common.rows.ted_run import TedRun
 from rlx.formats.finding import find_run
 from tests.contracts.source import SourceContract, read
+from tests.damage import rewrite
 from tests.formats.torchrl.test_storages import Steps, environments, episodes, told
 
 
@@ -72,15 +74,11 @@ def test_a_buffer_that_was_converted(cli: Any, tmp_path: Path) -> None:
         assert torch.equal(found[key], steps[key])
 
 
-def change(path: Path, **entries: Any) -> None:
-    file = path / "buffer.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **entries}))
-
-
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ({"version": 2}, "expected format 'rlx.buffer', version 1, found 'rlx.buffer', version 2"),
+        ({"version": 3}, "format version 3, expected 2"),
+        ({"format": "other"}, "expected format 'rlx.buffer', found 'other'"),
         ({"files": "../secret"}, "is damaged: files '../secret'"),
         ({"blocks": [{"steps": 2**40, "bytes": [1] * 8}]}, "expected 1 bytes, found"),
         ({"blocks": [{"steps": 0, "bytes": [1] * 8}]}, "a block without steps"),
@@ -90,7 +88,7 @@ def change(path: Path, **entries: Any) -> None:
 )
 def test_damage(tmp_path: Path, entries: dict[str, Any], message: str) -> None:
     path = dumped(tmp_path / "buffer", environments(1)[0].steps(50), capacity=100)
-    change(path, **entries)
+    rewrite(path / "buffer.json", **entries)
     with pytest.raises(SourceError, match=message):
         read(open_buffer(path), 0)
 
@@ -105,6 +103,7 @@ def test_the_state_is_no_code(tmp_path: Path) -> None:
 
 def test_a_state_whose_pickle_ends_at_once(tmp_path: Path) -> None:
     path = dumped(tmp_path / "buffer", environments(1)[0].steps(50), capacity=100)
+    rewrite(path / "buffer.json", version=UNCHECKED)
     (state,) = path.rglob("state.pt")
     with zipfile.ZipFile(state) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
@@ -124,8 +123,7 @@ def test_a_manifest_that_is_damaged_is_no_buffer(tmp_path: Path) -> None:
 
 def test_a_buffer_without_steps(tmp_path: Path) -> None:
     path = dumped(tmp_path / "buffer", environments(1)[0].steps(5), capacity=10)
-    manifest = json.loads((path / "buffer.json").read_text())
-    (path / "buffer.json").write_text(json.dumps({**manifest, "blocks": []}))
+    rewrite(path / "buffer.json", blocks=[])
     with pytest.raises(SourceError, match="buffer has no step"):
         open_buffer(path)
 
@@ -133,8 +131,7 @@ def test_a_buffer_without_steps(tmp_path: Path) -> None:
 def test_steps_of_half_a_lane(tmp_path: Path) -> None:
     lanes: Any = torch.stack([one.steps(6) for one in environments(2)])
     path = dumped(tmp_path / "buffer", lanes, capacity=20, ndim=2)
-    manifest = json.loads((path / "buffer.json").read_text())
-    (block,) = manifest["blocks"]
-    (path / "buffer.json").write_text(json.dumps({**manifest, "blocks": [{**block, "steps": block["steps"] - 1}]}))
+    (block,) = json.loads((path / "buffer.json").read_text())["blocks"]
+    rewrite(path / "buffer.json", blocks=[{**block, "steps": block["steps"] - 1}])
     with pytest.raises(CorruptShardError, match="blocks: expected multiples of 2 steps"):
         open_buffer(path)
