@@ -3,10 +3,11 @@
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
+from rlx.collector.environment.intake import Remarks
 from rlx.collector.rollout.episodes import StepLayout, agreed
 from rlx.collector.worker.pool import RemainingBudget, ShardActor, ShardPool
 from rlx.collector.worker.shard_worker import Collection, ShardWorkerConfig
@@ -28,6 +29,9 @@ class DatasetCollector:
 
     Args:
         progress: receives ``steps`` or ``episodes``.
+
+    Attributes:
+        remarks: those on what the environments of all workers gave.
     """
 
     def __init__(
@@ -44,6 +48,7 @@ class DatasetCollector:
         self._start = start
         self._progress = progress
         self._format: ShardFormat | None = None
+        self.remarks = Remarks()
         self._next_session = 1 + max((int(shard.origin.get("session", 0)) for shard in listed.shards), default=-1)
         self._sessions: dict[int, int] = {}
         self._listed_of = Counter[int]()
@@ -130,6 +135,10 @@ class DatasetCollector:
         self._writer.add(record, origin=origin, dropped={})
         if not self._writer.due_s:
             self._writer.flush()
+
+    def remark(self, remarks: Mapping[str, int]) -> None:
+        """Add remarks on what environments gave, with their numbers of steps."""
+        self.remarks.add(remarks)
 
     def advance(self, steps: int, episodes: int) -> None:
         """Report progress."""
