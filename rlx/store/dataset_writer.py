@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rlx.files import lock
 from rlx.files.atomic import sync, sync_tree
 from rlx.files.disk import check_case, disk_errors, is_there
 from rlx.files.urls import check_no_url
+from rlx.fork import released_here
 from rlx.home import home
 from rlx.manifest import Manifest, ShardRecord
 from rlx.manifest_values import check_id
@@ -161,36 +163,35 @@ def claimed(path: Path, *, overwrite: bool = False) -> Iterator[Claim]:
     check_no_url(path)
     _refuse_file_name(path)
     _refuse_foreign(path)
-    with disk_errors(path), lock.writing(path):
+    with disk_errors(path), lock.writing(path), released_here(partial(_remove_empty, path)):
         settle(path)
-        try:
-            if not overwrite:
-                yield Claim(path, path)
-            elif is_there(path / manifest.FILE_NAME):
-                discard(path)
-                with _new(path) as place:
-                    yield Claim(path, place)
-            else:
-                discard(path)
-                shutil.rmtree(path / SHARDS, ignore_errors=True)
-                yield Claim(path, path)
-        finally:
-            if not (path / manifest.FILE_NAME).exists():
-                with suppress(OSError):
-                    (path / SHARDS).rmdir()  # unless it has a partial shard, which the next writer may resume
+        if not overwrite:
+            yield Claim(path, path)
+        elif is_there(path / manifest.FILE_NAME):
+            discard(path)
+            with _new(path) as place:
+                yield Claim(path, place)
+        else:
+            discard(path)
+            shutil.rmtree(path / SHARDS, ignore_errors=True)
+            yield Claim(path, path)
+
+
+def _remove_empty(path: Path) -> None:
+    if not (path / manifest.FILE_NAME).exists():
+        with suppress(OSError):
+            (path / SHARDS).rmdir()  # unless it has a partial shard, which the next writer may resume
 
 
 @contextmanager
 def _new(path: Path) -> Iterator[Path]:
     """Yield the directory of a dataset that is written while the one that it replaces stays."""
     place = path / NEW
-    try:
+    with released_here(partial(abandon, path)):
         place.mkdir()
         # Workers look for it, to see whether they are on a machine that sees the dataset, whose lock is held.
         (place / lock.FILE_NAME).touch()
         yield place
-    finally:
-        abandon(path)
 
 
 def open_writer(path: Path, described: Manifest) -> DatasetWriter:
