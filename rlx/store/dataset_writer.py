@@ -14,7 +14,7 @@ from typing import Any
 from rlx import manifest
 from rlx.errors import DatasetError, DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError, OptionError
 from rlx.files import lock
-from rlx.files.atomic import sync, sync_tree
+from rlx.files.atomic import remove, sync, sync_tree
 from rlx.files.disk import check_case, disk_errors, is_there
 from rlx.files.urls import check_no_url
 from rlx.fork import released_here
@@ -22,10 +22,12 @@ from rlx.home import home
 from rlx.manifest import Manifest, ShardRecord
 from rlx.manifest_values import check_id
 from rlx.store.codec import Codec
+from rlx.store.journal import read_journal
 from rlx.store.layout import (
     ASIDE,
     CITATION,
     DAMAGED,
+    JOURNAL,
     NEW,
     SHARDS,
     SWEPT,
@@ -38,7 +40,7 @@ from rlx.store.layout import (
     take_place,
 )
 from rlx.store.stores import read_dictionary
-from rlx.store.writer import ShardFormat
+from rlx.store.writer import ShardFormat, train_dictionaries, write_shard
 
 logger = logging.getLogger(__name__)
 # Raw files of the source, while they are downloaded and converted.
@@ -166,6 +168,7 @@ def claimed(path: Path, *, overwrite: bool = False) -> Iterator[Claim]:
     with disk_errors(path), lock.writing(path), released_here(partial(_remove_empty, path)):
         settle(path)
         if not overwrite:
+            write_journaled(path)
             yield Claim(path, path)
         elif is_there(path / manifest.FILE_NAME):
             discard(path)
@@ -174,6 +177,7 @@ def claimed(path: Path, *, overwrite: bool = False) -> Iterator[Claim]:
         else:
             discard(path)
             shutil.rmtree(path / SHARDS, ignore_errors=True)
+            remove(path / JOURNAL)
             yield Claim(path, path)
 
 
@@ -210,6 +214,28 @@ def open_writer(path: Path, described: Manifest) -> DatasetWriter:
         (path / SHARDS).mkdir(exist_ok=True)
         _sweep(writer)
     return writer
+
+
+def write_journaled(path: Path) -> None:
+    """Write and list the shards of the journals in a claimed dataset, which a process left that has ended."""
+    if not is_there(path / JOURNAL):
+        return
+    writer = DatasetWriter(path, Manifest.load(path))
+    for journal in sorted((path / JOURNAL).iterdir()):
+        logger.info("writing the episodes of %s, which an interrupted recording left", journal)
+        write_shard_of(journal, writer)
+    (path / JOURNAL).rmdir()
+
+
+def write_shard_of(journal: Path, writer: DatasetWriter) -> None:
+    """Write and list the shard of a journal that has ended, and remove the journal."""
+    name = journal.name
+    if name not in writer.manifest.listed and any(True for _ in read_journal(journal)):
+        shards = writer.format()
+        if not shards.dictionaries:
+            shards = replace(shards, dictionaries=train_dictionaries(read_journal(journal), shards))
+        writer.commit(write_shard(writer.partial(name), name, shards, read_journal(journal)), origin={}, dropped={})
+    journal.unlink()
 
 
 def write_all(
@@ -256,7 +282,7 @@ def _refuse_foreign(path: Path) -> None:
     """Raise DatasetExistsError for a directory that holds anything but a dataset: rlx removes only its own."""
     if not is_there(path):
         return
-    own = {manifest.FILE_NAME, CITATION, DAMAGED, ASIDE, NEW, SWEPT, SHARDS, lock.FILE_NAME, SOURCE_FILES}
+    own = {manifest.FILE_NAME, CITATION, DAMAGED, ASIDE, NEW, SWEPT, SHARDS, JOURNAL, lock.FILE_NAME, SOURCE_FILES}
     foreign = ["a file"] if not path.is_dir() else sorted(set(map(_name, path.iterdir())) - own)
     if foreign:
         raise DatasetExistsError(

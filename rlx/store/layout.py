@@ -42,6 +42,7 @@ DAMAGED = "rlx.json.damaged"  # a damaged manifest, put aside by repair
 ASIDE = ".damaged"  # shards and files that repair moved out of the way
 NEW = ".new"  # a dataset on its way, while the one that it replaces is there
 SWEPT = ".new.swept"  # such a dataset while it is removed
+JOURNAL = ".journal"  # episodes of shards that a recorder has not written yet, by the name of the shard
 
 
 def shard_name(number: int) -> str:
@@ -159,6 +160,7 @@ def take_place(path: Path) -> None:
     listed = Manifest.load(path / NEW)
     under_other_names = _renamed(listed)
     (path / SHARDS).mkdir(exist_ok=True)
+    remove(path / JOURNAL)
     try:
         for record, renamed in zip(listed.shards, under_other_names.shards, strict=True):
             (path / NEW / SHARDS / record.name).rename(path / SHARDS / renamed.name)
