@@ -110,7 +110,7 @@ class DatasetCollector:
         self._format = self._writer.format()
         if left := [key for key in layout.infos if f"info/{key}" not in layout.schema]:
             kept = [key for key in left if layout.infos[key]]
-            logger.warning("%s", _left_out(kept, [key for key in left if key not in kept]))
+            logger.warning("%s", left_out(kept, [key for key in left if key not in kept]))
         if here.info_keys != "all" and (absent := [key for key in here.info_keys if key not in layout.infos]):
             logger.warning("info that the first steps lack: %s; stored as NaN until it appears", ", ".join(absent))
         return self._format
@@ -167,7 +167,8 @@ class DatasetCollector:
             self._writer.save()
 
 
-def _left_out(numbers: Sequence[str], others: Sequence[str]) -> str:
+def left_out(numbers: Sequence[str], others: Sequence[str]) -> str:
+    """Return a message about entries of ``info`` that are not kept: those that could be, and the others."""
     said = [f"info that is not kept: {', '.join(numbers)}; `info` all or `info` KEY,... keeps it"] if numbers else []
     if others:
         expected = "expected texts as keys, and numbers or texts as values"

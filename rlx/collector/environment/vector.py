@@ -198,8 +198,7 @@ class VectorEnvironment:
             was_reset, self._ended = self._ended, terminated | truncated
             if 1 not in self._ended.tobytes():
                 return Outcome(observation, reward, terminated, truncated, {}, ~was_reset, info)
-            final = self._rows(observation, self._ended)
-            self._check_mode(info, final)
+            final = self.ends(observation, info, self._ended)
             if (again := was_reset & self._ended).any():
                 raise CollectError(
                     f"{self.name} ends an episode {At(self.steps, int(again.argmax()))}, which only resets it in the "
@@ -209,18 +208,36 @@ class VectorEnvironment:
         ended = terminated | truncated
         if 1 not in ended.tobytes():
             return Outcome(observation, reward, terminated, truncated, {}, None, info)
+        final = self.ends(observation, info, ended)
+        if self._mode == AutoresetMode.SAME_STEP:
+            return Outcome(observation, reward, terminated, truncated, final, None, info, self.of_reset(info))
+        # The reset may write into the same arrays.
+        reward, terminated, truncated, info = map(copied, (reward, terminated, truncated, info))
+        return Outcome(self.reset_some(ended), reward, terminated, truncated, final, None, info)
+
+    def ends(self, observation: Any, info: Any, ended: NDArray[np.bool_]) -> Mapping[int, Any]:
+        """Return the real last observations of the episodes that ended [n] with a step, by number of the environment.
+
+        Args:
+            observation: [n, ...] of the step, in the dtypes of its space.
+            info: of the step.
+
+        Raises:
+            CollectError: the environment contradicts its autoreset mode, or neither declares nor shows it.
+        """
         envs = ended.nonzero()[0].tolist()
         if self._mode is None:
             self._mode = self._shown(info, envs)
         if self._mode == AutoresetMode.SAME_STEP:
-            final = {env: self._final(info, env) for env in envs}
-            of_reset = self._of_reset(info)
-            return Outcome(observation, reward, terminated, truncated, final, None, info, of_reset)
+            return {env: self._final(info, env) for env in envs}
         final = self._rows(observation, ended)
         self._check_mode(info, final)
-        # The reset may write into the same arrays.
-        reward, terminated, truncated, info = map(copied, (reward, terminated, truncated, info))
-        return Outcome(self.reset_some(ended), reward, terminated, truncated, final, None, info)
+        return final
+
+    @property
+    def mode(self) -> AutoresetMode | None:
+        """The autoreset mode; None as long as it is neither declared nor shown."""
+        return self._mode
 
     def close(self) -> None:
         """End its processes and threads."""
@@ -345,7 +362,7 @@ class VectorEnvironment:
                 ) from exc
         return None
 
-    def _of_reset(self, info: Any) -> Collection[str]:
+    def of_reset(self, info: Any) -> Collection[str]:
         """Return the keys of infos, beside ``final_info``, that are those of the reset, where an episode ended."""
         if self._base is not None:
             return self._base.keys
