@@ -63,11 +63,11 @@ class Journal:
 
 def read_journal(path: Path) -> Iterator[Block]:
     """Yield the blocks of a journal, up to a record whose writing was interrupted."""
+    size = path.stat().st_size
     with path.open("rb") as file:
         while len(head := file.read(_RECORD.size)) == _RECORD.size:
             length, checksum = _RECORD.unpack(head)
-            content = file.read(length)
-            if len(content) < length or google_crc32c.value(content) != checksum:
+            if length > size - file.tell() or google_crc32c.value(content := file.read(length)) != checksum:
                 return
             yield _decoded(zstandard.ZstdDecompressor().decompress(content))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import rlx
@@ -46,6 +46,7 @@ def test_a_journal_yields_the_blocks_that_were_appended(schema: Schema, tmp_path
 
 
 @given(cut=st.integers(0, 10_000), flipped=st.booleans())
+@example(cut=7, flipped=True)  # of the length
 def test_a_record_whose_writing_was_interrupted_is_left_out(
     cut: int, flipped: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
