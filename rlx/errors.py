@@ -101,7 +101,7 @@ class DatasetExistsError(DatasetError, FileExistsError):
 
 
 class DatasetLockedError(DatasetError):
-    """Another process is writing this dataset, or is pushing another dataset to the same location."""
+    """Another process, or another writer of this one, is writing this dataset; or a push to its location has begun."""
 
 
 class IncompleteDatasetError(DatasetError):

@@ -10,7 +10,8 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -49,6 +50,21 @@ def on_fork(
     number = next(_numbers)
     reference = weakref.ref(owner, lambda _: _entries.pop(number, None))
     _entries[number] = _Entry(reference, in_child, before, in_parent)
+
+
+@contextmanager
+def released_here(release: Callable[[], object]) -> Iterator[None]:
+    """Call a function at the end of a ``with``, but not in a fork of the process that began it.
+
+    What a process claims (a lock, a directory, a place in a bucket) is released by that process alone: a fork that
+    drops its copy of a generator, or leaves the ``with`` by an exception, still has a parent that holds the claim.
+    """
+    owner = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() == owner:
+            release()
 
 
 class ThisProcessOnly:

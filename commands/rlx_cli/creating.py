@@ -6,7 +6,7 @@ from typing import Annotated, get_args
 
 import typer
 
-from rlx.api.arguments import ConvertFormat, ExportFormat, RewardDtype
+from rlx.api.arguments import Autoreset, ConvertFormat, ExportFormat, RewardDtype
 from rlx_cli.options import (
     CodecOption,
     EngineOption,
@@ -68,6 +68,14 @@ def collect(
     info: Annotated[
         str | None,
         typer.Option("--info", metavar="KEY,...|all", help="Info entries to keep, as next/info/KEY."),
+    ] = None,
+    autoreset: Annotated[
+        Autoreset | None,
+        typer.Option(
+            "--autoreset",
+            help="Autoreset mode of a vector environment that declares none.",
+            show_default="as it declares",
+        ),
     ] = None,
     reward_dtype: Annotated[
         RewardDtype | None,
@@ -140,6 +148,7 @@ def collect(
             deterministic=deterministic,
             drop=drop,
             info=info,
+            autoreset=autoreset,
             reward_dtype=reward_dtype,
             seed=seed,
             shard_steps=shard_steps,

@@ -133,14 +133,15 @@ def unreadable_error(dataset: str, problems: "Sequence[Problem]") -> FileAccessE
     )
 
 
-def _summary(report: "Report") -> tuple[str, str]:
+def _summary(report: "Report") -> tuple[str, ...]:
     skipped = f", {report.skipped_shards:,} of them already complete" if report.skipped_shards else ""
     said = (
         f"{report.id}: {plural(report.steps, 'step')} in {plural(report.trajectories, 'trajectory')}, "
         f"{plural(report.shards, 'shard')}{skipped}, {size(report.bytes)} ({report.store}) "
         f"in {duration(report.seconds)}"
     )
-    return said, str(report.dataset)
+    remarks = (f"{remark} in {plural(steps, 'step')}" for remark, steps in report.remarks.items())
+    return said, *remarks, str(report.dataset)
 
 
 @contextmanager

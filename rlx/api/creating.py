@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, get_args, overload
 
 from rlx.api.arguments import (
+    Autoreset,
     ConvertFormat,
     Engine,
     ExportFormat,
@@ -53,6 +54,7 @@ def collect(
     deterministic: bool = False,
     drop: str | Sequence[str] | None = None,
     info: str | Sequence[str] | None = None,
+    autoreset: Autoreset | None = None,
     reward_dtype: RewardDtype | None = None,
     seed: int = 0,
     shard_steps: int = _SHARD_STEPS,
@@ -84,6 +86,8 @@ def collect(
         deterministic: take the mode of the policy's distribution instead of a sample.
         drop: policy outputs to drop, such as ``["logits", "next/value"]``.
         info: info entries to keep, as ``next/info/KEY``, or ``all``.
+        autoreset: autoreset mode of a vector environment that declares none: ``next-step``, ``same-step`` or
+            ``disabled``.
         reward_dtype: ``float32``, which rounds, or ``float64``; by default float64 if float32 would change a reward.
         seed: random seed.
         shard_steps: steps per shard; at most this many are lost in a crash.
@@ -123,6 +127,7 @@ def collect(
 
     check_exclusive(("steps", steps), ("episodes", episodes))
     check_exclusive(("resume", resume or None), ("overwrite", overwrite or None))
+    check_choice("autoreset", autoreset, Autoreset)
     check_choice("reward_dtype", reward_dtype, RewardDtype)
     check_number("epsilon", epsilon, 0, 1)
     path = destination(env, output)
@@ -137,6 +142,7 @@ def collect(
         "deterministic": deterministic or None,
         "drop": ",".join(_keys(drop)) or None,
         "info": ",".join(_keys(info)) or None,
+        "autoreset": autoreset,
         "reward-dtype": reward_dtype,
         "seed": seed,
         "shard-steps": None if shard_steps == _SHARD_STEPS else shard_steps,
@@ -163,6 +169,7 @@ def collect(
         drop=_keys(drop),
         info_keys="all" if info == "all" else _keys(info),
         reward=reward_dtype,
+        autoreset=autoreset,
         is_sync=sync,
         step_timeout=step_timeout,
     )

@@ -107,6 +107,12 @@ class BaseCollector(Closing):
         """Number of episodes lost with the process of their worker; batches may contain steps of them."""
         return self._pool.lost_episodes
 
+    @property
+    def remarks(self) -> Mapping[str, int]:
+        """Number of steps by remark on what the environments gave, such as ``observation: outside its space``; each is
+        logged once."""
+        return self._source.remarks.counts
+
     # ``| Any``: whether there are batches depends on the arguments, and who iterates knows it.
     def __iter__(self) -> Iterator[TensorDictBase | Any]:
         """Yield batches, or None if they go to the replay buffer, until ``total_frames`` steps are done."""

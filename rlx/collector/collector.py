@@ -8,8 +8,9 @@ from tensordict.nn import InteractionType
 
 from rlx.collector.base_collector import BaseCollector
 from rlx.collector.environment.gym_env import EnvSource, with_options
+from rlx.collector.environment.vector import Autoreset
 from rlx.collector.policy.spec import instance, is_module
-from rlx.collector.rollout.steps import flat_keys
+from rlx.collector.rollout.infos import flat_keys
 from rlx.collector.step_source import BatchPlan, TrajFormat
 from rlx.collector.ted import BatchDelivery, Device, Postproc
 from rlx.collector.worker.step_pool import WorkerConfig
@@ -56,7 +57,8 @@ class Collector(BaseCollector):
         track_policy_version: whether steps have ``policy_version``, the number of the policy that chose the action.
         drop: outputs of the policy to leave out of batches, such as ``["logits", ("next", "value")]``.
         info_keys: entries of ``info`` to keep under ``("next", "info", KEY)``: numbers, arrays and texts; or "all", the
-            entries of the first batch. A step without the entry gets NaN, 0, False or "".
+            entries of the first batch. A step without the entry gets NaN or "".
+        autoreset: autoreset mode of a vector environment that declares none: "next-step", "same-step" or "disabled".
         create_env_kwargs: keyword arguments of the function in ``create_env_fn``, or of gymnasium.make for an id.
         policy_factory: a function that returns the policy, instead of ``policy``.
 
@@ -93,6 +95,7 @@ class Collector(BaseCollector):
         track_policy_version: bool = False,
         drop: Sequence[NestedKey] = (),
         info_keys: Sequence[NestedKey] | Literal["all"] | None = None,
+        autoreset: Autoreset | None = None,
         create_env_kwargs: Mapping[str, Any] | None = None,
         policy_factory: Callable[[], Any] | None = None,
     ) -> None:
@@ -108,6 +111,7 @@ class Collector(BaseCollector):
             exploration(exploration_type),
             drop=names_of(drop),
             info_keys=flat_keys(info_keys),
+            autoreset=autoreset,
         )
         plan = BatchPlan(
             None if frames_per_batch is None else [frames_per_batch],

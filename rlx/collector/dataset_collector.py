@@ -3,10 +3,11 @@
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
+from rlx.collector.environment.intake import Remarks
 from rlx.collector.rollout.episodes import StepLayout, agreed
 from rlx.collector.worker.pool import RemainingBudget, ShardActor, ShardPool
 from rlx.collector.worker.shard_worker import Collection, ShardWorkerConfig
@@ -28,6 +29,9 @@ class DatasetCollector:
 
     Args:
         progress: receives ``steps`` or ``episodes``.
+
+    Attributes:
+        remarks: those on what the environments of all workers gave.
     """
 
     def __init__(
@@ -44,6 +48,7 @@ class DatasetCollector:
         self._start = start
         self._progress = progress
         self._format: ShardFormat | None = None
+        self.remarks = Remarks()
         self._next_session = 1 + max((int(shard.origin.get("session", 0)) for shard in listed.shards), default=-1)
         self._sessions: dict[int, int] = {}
         self._listed_of = Counter[int]()
@@ -105,7 +110,7 @@ class DatasetCollector:
         self._format = self._writer.format()
         if left := [key for key in layout.infos if f"info/{key}" not in layout.schema]:
             kept = [key for key in left if layout.infos[key]]
-            logger.warning("%s", _left_out(kept, [key for key in left if key not in kept]))
+            logger.warning("%s", left_out(kept, [key for key in left if key not in kept]))
         if here.info_keys != "all" and (absent := [key for key in here.info_keys if key not in layout.infos]):
             logger.warning("info that the first steps lack: %s; stored as NaN until it appears", ", ".join(absent))
         return self._format
@@ -130,6 +135,10 @@ class DatasetCollector:
         self._writer.add(record, origin=origin, dropped={})
         if not self._writer.due_s:
             self._writer.flush()
+
+    def remark(self, remarks: Mapping[str, int]) -> None:
+        """Add remarks on what environments gave, with their numbers of steps."""
+        self.remarks.add(remarks)
 
     def advance(self, steps: int, episodes: int) -> None:
         """Report progress."""
@@ -158,7 +167,8 @@ class DatasetCollector:
             self._writer.save()
 
 
-def _left_out(numbers: Sequence[str], others: Sequence[str]) -> str:
+def left_out(numbers: Sequence[str], others: Sequence[str]) -> str:
+    """Return a message about entries of ``info`` that are not kept: those that could be, and the others."""
     said = [f"info that is not kept: {', '.join(numbers)}; `info` all or `info` KEY,... keeps it"] if numbers else []
     if others:
         expected = "expected texts as keys, and numbers or texts as values"

@@ -13,8 +13,9 @@ from tensordict.nn import InteractionType
 from rlx.collector.base_collector import BaseCollector
 from rlx.collector.collector import exploration, made_by, names_of, none_below_1
 from rlx.collector.environment.gym_env import EnvSource, with_options
+from rlx.collector.environment.vector import Autoreset
 from rlx.collector.policy.spec import instance, is_module
-from rlx.collector.rollout.steps import flat_keys
+from rlx.collector.rollout.infos import flat_keys
 from rlx.collector.step_source import BatchPlan, TrajFormat
 from rlx.collector.ted import BatchDelivery, CatResults, Device, Postproc
 from rlx.collector.worker.step_pool import PolicyFactory, WorkerConfig
@@ -49,7 +50,7 @@ class MultiCollector(BaseCollector):
         total_frames, max_frames_per_traj, init_random_frames, reset_at_each_iter: as in ``Collector``.
         split_trajs, trajs_per_batch, traj_format, postproc, replay_buffer: as in ``Collector``.
         device, storing_device, policy_device, exploration_type, set_truncated, seed: as in ``Collector``.
-        drop, info_keys: as in ``Collector``.
+        drop, info_keys, autoreset: as in ``Collector``.
         track_policy_version: as in ``Collector``; by default, true without ``sync``.
         cat_results: "stack" for the shapes above; 0 joins workers along the environments, [B * P, T] or [B * T]; -1
             joins them along time, [P, B * T] or [B * T].
@@ -101,6 +102,7 @@ class MultiCollector(BaseCollector):
         track_policy_version: bool | None = None,
         drop: Sequence[NestedKey] = (),
         info_keys: Sequence[NestedKey] | Literal["all"] | None = None,
+        autoreset: Autoreset | None = None,
         cat_results: CatResults = "stack",
         preemptive_threshold: float | None = None,
         num_threads: int = 1,
@@ -130,6 +132,7 @@ class MultiCollector(BaseCollector):
                 num_threads,
                 names_of(drop),
                 flat_keys(info_keys),
+                autoreset,
             )
             for source, options, chosen in zip(create_env_fn, kwargs, policies, strict=True)
         ]

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.collector.environment.intake import Remarks
 from rlx.collector.rollout.steps import Steps, TrajectoryIds
 from rlx.collector.ted import CatResults
 from rlx.collector.worker.shared_steps import Description, Weights
@@ -144,12 +145,14 @@ class StepSource:
     Attributes:
         sessions: number of sessions begun; the seeds of episodes follow from it.
         seed: seed of later episodes; None for that of the configs.
+        remarks: those on the environments of all workers.
     """
 
     def __init__(self, actors: Actors, configs: Sequence[WorkerConfig], plan: BatchPlan, weights: Weights) -> None:
         self._plan = plan
         self.frames = self.sessions = 0
         self.seed: int | None = None
+        self.remarks = Remarks()
         self._asked = 0  # steps that are made and count, or that were asked for
         self._rounds = 0
         self.pool = StepPool(
@@ -272,6 +275,7 @@ class StepSource:
 
     def _take_one(self) -> QuotaSteps | None:
         worker, task, steps = self.pool.next()
+        self.remarks.add(steps.remarks)
         if (quota := self._quotas[worker].popleft()) is None:
             return None
         is_start = task.session is not None

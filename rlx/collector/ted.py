@@ -16,7 +16,8 @@ from rlx.buffer.batch import split_trajectories
 from rlx.buffer.transform.compose import over_batch
 from rlx.collector.environment.space import Arrays
 from rlx.collector.rollout.episodes import Ended
-from rlx.collector.rollout.steps import IS_INIT, PREFIX, Steps, fill_of, is_unseen
+from rlx.collector.rollout.infos import PREFIX, fill_of, is_unseen
+from rlx.collector.rollout.steps import IS_INIT, Steps
 from rlx.errors import CollectError
 from rlx.store.ted import make_ted
 from rlx.transform.protocol import NeighbourTransform
@@ -121,8 +122,11 @@ def _with_all(tables: Sequence[Arrays]) -> list[Arrays]:
 
 
 def _missing(name: str, kind: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    fill = fill_of(kind.dtype) if name.startswith(PREFIX) else _blank(kind.dtype)
-    return np.full((*shape, *kind.shape[2:]), fill, kind.dtype)
+    if not name.startswith(PREFIX):
+        return np.full((*shape, *kind.shape[2:]), _blank(kind.dtype), kind.dtype)
+    # Whole numbers and flags, beside NaN, become float64.
+    dtype = np.dtype(np.float64) if kind.dtype.kind in "biu" else kind.dtype
+    return np.full((*shape, *kind.shape[2:]), fill_of(dtype), dtype)
 
 
 def _blank(dtype: np.dtype[Any]) -> Any:

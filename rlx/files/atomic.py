@@ -11,6 +11,7 @@ from rlx.files import lock
 from rlx.files.beneath import beneath, check_entries, no_follow, remove, replace
 from rlx.files.disk import disk_errors, is_there
 from rlx.files.urls import check_no_url
+from rlx.fork import released_here
 
 PARTIAL = ".partial"
 _Identity = tuple[int, int, int] | None
@@ -40,19 +41,20 @@ def whole(path: Path, check: Callable[[], None] = lambda: None) -> Iterator[Path
         check_entries(beneath(scratch.parent, f"{scratch.name}/{lock.FILE_NAME}").parent)
     partial, replaced = scratch / "new", scratch / "replaced"
     missing = [parent for parent in path.parents if not parent.exists()]
+
+    def give_back() -> None:
+        with suppress(OSError):  # what cannot be given back or removed now stays for the next process
+            _recover(partial, replaced, path)
+            shutil.rmtree(scratch, ignore_errors=True)
+
     try:
-        with disk_errors(path), lock.held(scratch / lock.FILE_NAME, path):
-            try:
-                _recover(partial, replaced, path)
-                check()
-                before = _identity(path)
-                yield partial
-                sync_tree(partial) if partial.is_dir() else sync(partial)
-                _replace(partial, path, replaced, before)
-            finally:
-                with suppress(OSError):  # what cannot be given back or removed now stays for the next process
-                    _recover(partial, replaced, path)
-                    shutil.rmtree(scratch, ignore_errors=True)
+        with disk_errors(path), lock.held(scratch / lock.FILE_NAME, path), released_here(give_back):
+            _recover(partial, replaced, path)
+            check()
+            before = _identity(path)
+            yield partial
+            sync_tree(partial) if partial.is_dir() else sync(partial)
+            _replace(partial, path, replaced, before)
     except BaseException:
         _remove_empty(scratch, *missing)
         raise

@@ -3,6 +3,7 @@
 A lock ends with its process, however that ends. A leftover lock file does not lock others out.
 """
 
+import multiprocessing
 import os
 import platform
 import time
@@ -14,6 +15,7 @@ from typing import TextIO
 from rlx.errors import DatasetError, DatasetLockedError, EngineError, FileAccessError
 from rlx.files.beneath import no_follow
 from rlx.files.disk import FULL
+from rlx.fork import on_fork, released_here
 
 try:
     import fcntl
@@ -31,14 +33,15 @@ _WRITABLE = "make it writable, or use a copy of it in another directory"  # of a
 def writing(dataset: Path) -> Iterator[None]:
     """Lock a dataset for writing; its directory is created if needed."""
     is_new = not dataset.exists()
-    with held(dataset / FILE_NAME, dataset):
-        try:
-            yield
-        finally:
-            if is_new and [entry.name for entry in dataset.iterdir()] == [FILE_NAME]:
-                (dataset / FILE_NAME).unlink()
-                with suppress(OSError):  # NFS and FUSE keep a file that is open, under another name
-                    dataset.rmdir()
+
+    def remove_new() -> None:
+        if is_new and [entry.name for entry in dataset.iterdir()] == [FILE_NAME]:
+            (dataset / FILE_NAME).unlink()
+            with suppress(OSError):  # NFS and FUSE keep a file that is open, under another name
+                dataset.rmdir()
+
+    with held(dataset / FILE_NAME, dataset), released_here(remove_new):
+        yield
 
 
 def check_seen(dataset: Path) -> None:
@@ -66,14 +69,21 @@ def writer_of(dataset: Path) -> str | None:
     return None
 
 
-def held(path: Path, target: Path) -> TextIO:
-    """Return a locked lock file; closing it, at the end of a ``with``, ends the lock.
+@contextmanager
+def held(path: Path, target: Path) -> Iterator[None]:
+    """Hold a locked lock file.
 
     The file may be deleted while it is locked; the next to lock it then makes another.
 
     Args:
         target: the file or dataset to write, for messages.
     """
+    with _locked(path, target) as file:
+        on_fork(file, lambda copy: copy.close())  # a lock lasts as long as any process has the file open
+        yield
+
+
+def _locked(path: Path, target: Path) -> TextIO:
     owner = ""
     # A reader that looks holds the lock for a moment, a writer for longer.
     for _ in range(_LOOKS):
@@ -95,8 +105,13 @@ def held(path: Path, target: Path) -> TextIO:
         time.sleep(_LOOK_S)
     if not owner:
         raise DatasetError(f"{target} cannot be written: No such file or directory", hint=_ELSEWHERE)
-    message = f"{target} is being written by another process, pid {owner}"
-    raise DatasetLockedError(message, hint=f"wait for it, or stop it: kill {owner}")
+    if owner == str(os.getpid()):
+        message, hint = "this process", "close what writes it, or choose another directory: one for each writer"
+    else:
+        message, hint = "another process", f"wait for it, or stop it: kill {owner}"
+        if owner == str(os.getppid()) or multiprocessing.parent_process() is not None:  # the same program, perhaps
+            hint = "wait for it, or choose another directory: one for each process"
+    raise DatasetLockedError(f"{target} is being written by {message}, pid {owner}", hint=hint)
 
 
 def _open(path: Path, target: Path) -> TextIO | None:

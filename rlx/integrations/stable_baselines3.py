@@ -1,6 +1,8 @@
-"""Replay buffer of Stable-Baselines3 whose images are compressed."""
+"""Replay buffer of Stable-Baselines3 whose images are compressed, and a recorder of its vector environments."""
 
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -8,11 +10,16 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rlx.buffer.storage.compressed import IMAGE_BYTES, FrameLog, addresses
+from rlx.collector.environment.intake import Intake
+from rlx.collector.environment.lanes import in_lanes
+from rlx.collector.recorder import Recorder, described
 from rlx.errors import MissingExtraError, OptionError
+from rlx.integrations.record import Keys
 
 try:
     from stable_baselines3.common.buffers import BaseBuffer, ReplayBuffer
     from stable_baselines3.common.type_aliases import ReplayBufferSamples
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
 except ModuleNotFoundError as exc:
     raise MissingExtraError.of("this module needs stable-baselines3", "stable-baselines3") from exc
 
@@ -233,3 +240,95 @@ class CompressedReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # SB3 is not 
         )
         # Copies already: no others are needed.
         return ReplayBufferSamples(*(self.to_torch(array, copy=False) for array in data))
+
+
+_FINAL, _CUT = "terminal_observation", "TimeLimit.truncated"
+
+
+class RecordVecEnv(VecEnvWrapper):  # type: ignore[misc]  # as above
+    """``RecordExperience`` for a vector environment of Stable-Baselines3.
+
+    Below ``VecNormalize`` it records what the environments give; around it, what the agent sees. Actions are those that
+    the environments get: PPO clips them to a Box, and its log-probs are of those before.
+
+    Args:
+        venv: the environments.
+        path, shard_steps, reward_dtype, info_keys, id: see ``rlx.integrations.record.RecordExperience``.
+
+    Raises:
+        CollectError, OptionError, DatasetExistsError, DatasetLockedError: as ``RecordExperience``.
+
+    Example:
+        >>> from stable_baselines3 import PPO  # doctest: +SKIP
+        >>> from stable_baselines3.common.env_util import make_vec_env  # doctest: +SKIP
+        >>> with RecordVecEnv(make_vec_env("CartPole-v1", 4), "recorded") as env:  # doctest: +SKIP
+        ...     model = PPO("MlpPolicy", env)
+        ...     model.policy.register_forward_hook(
+        ...         lambda _, __, found: env.record(state_value=found[1], action_log_prob=found[2])
+        ...     )
+        ...     model.learn(10_000)
+    """
+
+    def __init__(
+        self,
+        venv: VecEnv,
+        path: str | os.PathLike[str],
+        *,
+        shard_steps: int = 100_000,
+        reward_dtype: str | None = None,
+        info_keys: Keys = (),
+        id: str | None = None,
+    ) -> None:
+        super().__init__(venv)
+        (spec,) = venv.get_attr("spec", 0)
+        base, intake = venv.unwrapped, Intake(described(venv))
+        if isinstance(base, DummyVecEnv):  # a reset may write into the last observation
+            base.envs = in_lanes(base.envs, intake)
+        self._take = intake.taker(venv.observation_space, "observation")
+        self._recorder = Recorder(
+            *(venv, venv.observation_space, venv.action_space, venv.num_envs, path, intake),
+            shard_steps=shard_steps,
+            reward_dtype=reward_dtype,
+            info_keys=info_keys,
+            id=id or (None if spec is None else spec.id),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def reset(self) -> Any:
+        """Begin an episode in every environment."""
+        observation = self.venv.reset()
+        self._recorder.begin(observation)
+        return observation
+
+    def record(self, **outputs: Any) -> None:
+        """Record outputs [n, ...] of the policy with the next step; see ``RecordExperience.record``."""
+        self._recorder.record(outputs)
+
+    def step_async(self, actions: NDArray[Any]) -> None:
+        """Begin a step in every environment."""
+        self._recorder.act(actions)
+        self.venv.step_async(actions)
+
+    def step_wait(self) -> Any:
+        """Return the results of the step, and record them."""
+        observation, reward, done, infos = self.venv.step_wait()
+        is_cut = np.array([bool(info.get(_CUT, False)) for info in infos])
+        others = [{key: value for key, value in info.items() if key not in (_FINAL, _CUT)} for info in infos]
+
+        def ends(_: Any, __: Any, ended: NDArray[np.bool_]) -> tuple[Mapping[int, Any], tuple[()]]:
+            return {env: self._take(infos[env][_FINAL], None) for env in np.flatnonzero(ended).tolist()}, ()
+
+        self._recorder.step(observation, reward, done & ~is_cut, done & is_cut, others, ends=ends)
+        return observation, reward, done, infos
+
+    def close(self) -> None:
+        """Write the rest, and close the environments."""
+        try:
+            self._recorder.close()
+        finally:
+            super().close()

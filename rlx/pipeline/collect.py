@@ -34,7 +34,7 @@ def collect(collection: Collection, destination: Path, options: Options, progres
     if not (collection.resume or options.overwrite) and is_there(destination / manifest.FILE_NAME):
         finished = _finished(destination, options.command)
         return Report.of(destination, finished, time.monotonic() - started, 0, skipped_shards=len(finished.shards))
-    environment = opened(collection.environment, collection.num_envs)
+    environment = opened(collection)
     try:
         with claimed(destination, overwrite=options.overwrite) as claim:
             described = _as_listed(_described(collection, environment, options), claim.place)
@@ -46,12 +46,14 @@ def collect(collection: Collection, destination: Path, options: Options, progres
                     environment.close()  # what a step holds is known, and every worker has its own
                 make = partial(ShardWorker, environment=environment) if is_here else ShardWorker
                 start = partial(actors.start, make)
-                DatasetCollector(collection, writer, start, progress, options.command).run()
+                collector = DatasetCollector(collection, writer, start, progress, options.command)
+                collector.run()
             claim.finish()
     finally:
         environment.close()
     seconds = time.monotonic() - started
-    return Report.of(destination, writer.manifest, seconds, writer.manifest.steps - steps, skipped_shards=shards)
+    written, remarks = writer.manifest.steps - steps, collector.remarks.counts
+    return Report.of(destination, writer.manifest, seconds, written, skipped_shards=shards, remarks=remarks)
 
 
 def _actors(collection: Collection, options: Options) -> Actors:

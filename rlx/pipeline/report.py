@@ -64,6 +64,7 @@ class Report(Counted):
         skipped_shards: number of shards that were complete before.
         failures: error of each shard that failed, by its name.
         not_taken: reason for each entry of the source's files that is not in the dataset.
+        remarks: number of steps by remark on what an environment gave, such as ``observation: outside its space``.
     """
 
     dataset: Path
@@ -78,6 +79,7 @@ class Report(Counted):
     skipped_shards: int = 0
     failures: Mapping[str, SourceError] = field(default_factory=dict)
     not_taken: Mapping[str, str] = field(default_factory=dict)
+    remarks: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -89,6 +91,7 @@ class Report(Counted):
         *,
         skipped_shards: int = 0,
         failures: Mapping[str, SourceError] | None = None,
+        remarks: Mapping[str, int] | None = None,
     ) -> Self:
         """Return the report of a dataset whose manifest is now ``listed``."""
         return cls(
@@ -104,6 +107,7 @@ class Report(Counted):
             skipped_shards,
             failures or {},
             not_taken(listed.notes),
+            remarks or {},
         )
 
     @property
@@ -146,6 +150,7 @@ class Report(Counted):
             **self._counts(),
             "failed_shards": self.failed_shards,
             "not_taken": dict(self.not_taken),
+            **({"remarks": dict(self.remarks)} if self.remarks else {}),
             **({} if self.error is None else {"error": self.error.to_json()}),
         }
 

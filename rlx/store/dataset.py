@@ -1,6 +1,7 @@
 """A dataset on disk or at a URL: its manifest, its trajectories, and its steps at any index."""
 
 import functools
+import logging
 import operator
 import os
 from collections.abc import Iterator, Sequence
@@ -17,13 +18,15 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptDatasetError, DatasetError, FileAccessError, IncompleteDatasetError, SchemaMismatchError
 from rlx.files import lock
+from rlx.files.disk import is_there
 from rlx.files.disk_cache import DiskCache
 from rlx.files.remote_files import DEFAULT_CACHE_BYTES, Traffic, local, remote
 from rlx.manifest import Manifest, ShardRecord
 from rlx.numbers import array_of, check_whole
 from rlx.schema import Field, Role, Schema
+from rlx.store.dataset_writer import claimed
 from rlx.store.foreign_types import space_of
-from rlx.store.layout import SHARDS, find_dataset
+from rlx.store.layout import JOURNAL, SHARDS, find_dataset
 from rlx.store.read_ahead import ReadAhead
 from rlx.store.shards import Shards, shard_blocks
 from rlx.store.statistics import summary
@@ -36,6 +39,8 @@ from rlx.wording import command
 if TYPE_CHECKING:
     from gymnasium.spaces import Space
     from tensordict import TensorDict
+
+logger = logging.getLogger(__name__)
 
 
 class Dataset:
@@ -79,8 +84,11 @@ class Dataset:
     ) -> None:
         self._root, self.manifest = find_dataset(path, cache_bytes=cache_bytes, disk=disk_cache)
         here = local(self._root)
-        if here is not None and not partial and (writer := lock.writer_of(here)):
-            raise _being_written(here, self.manifest, writer)
+        if here is not None and not partial:
+            if writer := lock.writer_of(here):
+                raise _being_written(here, self.manifest, writer)
+            if is_there(here / JOURNAL):
+                self.manifest = _with_journaled(here, self.manifest)
         self._shards = Shards(self._root, self.manifest)
         if verify:
             self._check()
@@ -355,6 +363,16 @@ class Dataset:
         """
         self._shards.verify(number)
         yield from shard_blocks(self._shards, number, max_steps, trajectories=trajectories, steps=steps)
+
+
+def _with_journaled(path: Path, manifest: Manifest) -> Manifest:
+    """Return the manifest with the episodes that an interrupted recording left in a journal."""
+    try:
+        with claimed(path):
+            return Manifest.load(path)
+    except (DatasetError, OSError) as exc:
+        logger.warning("%s: finished episodes of an interrupted recording are not in its shards yet: %s", path, exc)
+        return manifest
 
 
 def _being_written(path: Path, manifest: Manifest, writer: str) -> IncompleteDatasetError:

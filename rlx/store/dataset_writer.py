@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,17 @@ from rlx import manifest
 from rlx.errors import DatasetError, DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError, OptionError
 from rlx.files import lock
 from rlx.files.atomic import sync, sync_tree
-from rlx.files.beneath import check_entries
+from rlx.files.beneath import check_entries, remove
 from rlx.files.disk import check_case, disk_errors, is_there
 from rlx.files.urls import check_no_url
+from rlx.fork import released_here
 from rlx.home import home
 from rlx.manifest import Manifest, ShardRecord
 from rlx.manifest_values import check_id
 from rlx.store.codec import Codec
+from rlx.store.journal import read_journal
 from rlx.store.layout import (
+    JOURNAL,
     NEW,
     SHARDS,
     abandon,
@@ -34,7 +38,7 @@ from rlx.store.layout import (
     take_place,
 )
 from rlx.store.stores import read_dictionary
-from rlx.store.writer import ShardFormat
+from rlx.store.writer import ShardFormat, train_dictionaries, write_shard
 
 logger = logging.getLogger(__name__)
 # Suffixes of files that rlx writes in other projects' formats.
@@ -157,37 +161,39 @@ def claimed(path: Path, *, overwrite: bool = False) -> Iterator[Claim]:
     check_no_url(path)
     _refuse_file_name(path)
     _refuse_foreign(path)
-    with disk_errors(path), lock.writing(path):
+    with disk_errors(path), lock.writing(path), released_here(partial(_remove_empty, path)):
         settle(path)
         check_entries(path / SHARDS)
-        try:
-            if not overwrite:
-                yield Claim(path, path)
-            elif is_there(path / manifest.FILE_NAME):
-                discard(path)
-                with _new(path) as place:
-                    yield Claim(path, place)
-            else:
-                discard(path)
-                shutil.rmtree(path / SHARDS, ignore_errors=True)
-                yield Claim(path, path)
-        finally:
-            if not (path / manifest.FILE_NAME).exists():
-                with suppress(OSError):
-                    (path / SHARDS).rmdir()  # unless it has a partial shard, which the next writer may resume
+        check_entries(path / JOURNAL)
+        if not overwrite:
+            write_journaled(path)
+            yield Claim(path, path)
+        elif is_there(path / manifest.FILE_NAME):
+            discard(path)
+            with _new(path) as place:
+                yield Claim(path, place)
+        else:
+            discard(path)
+            shutil.rmtree(path / SHARDS, ignore_errors=True)
+            remove(path / JOURNAL)
+            yield Claim(path, path)
+
+
+def _remove_empty(path: Path) -> None:
+    if not (path / manifest.FILE_NAME).exists():
+        with suppress(OSError):
+            (path / SHARDS).rmdir()  # unless it has a partial shard, which the next writer may resume
 
 
 @contextmanager
 def _new(path: Path) -> Iterator[Path]:
     """Yield the directory of a dataset that is written while the one that it replaces stays."""
     place = path / NEW
-    try:
+    with released_here(partial(abandon, path)):
         place.mkdir()
         # Workers look for it, to see whether they are on a machine that sees the dataset, whose lock is held.
         (place / lock.FILE_NAME).touch()
         yield place
-    finally:
-        abandon(path)
 
 
 def open_writer(path: Path, described: Manifest) -> DatasetWriter:
@@ -206,6 +212,28 @@ def open_writer(path: Path, described: Manifest) -> DatasetWriter:
         (path / SHARDS).mkdir(exist_ok=True)
         _sweep(writer)
     return writer
+
+
+def write_journaled(path: Path) -> None:
+    """Write and list the shards of the journals in a claimed dataset, which a process left that has ended."""
+    if not is_there(path / JOURNAL):
+        return
+    writer = DatasetWriter(path, Manifest.load(path))
+    for journal in sorted((path / JOURNAL).iterdir()):
+        logger.info("writing the episodes of %s, which an interrupted recording left", journal)
+        write_shard_of(journal, writer)
+    (path / JOURNAL).rmdir()
+
+
+def write_shard_of(journal: Path, writer: DatasetWriter) -> None:
+    """Write and list the shard of a journal that has ended, and remove the journal."""
+    name = journal.name
+    if name not in writer.manifest.listed and any(True for _ in read_journal(journal)):
+        shards = writer.format()
+        if not shards.dictionaries:
+            shards = replace(shards, dictionaries=train_dictionaries(read_journal(journal), shards))
+        writer.commit(write_shard(writer.partial(name), name, shards, read_journal(journal)), origin={}, dropped={})
+    journal.unlink()
 
 
 def write_all(

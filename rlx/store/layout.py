@@ -44,8 +44,9 @@ DAMAGED = "rlx.json.damaged"  # a damaged manifest, put aside by repair
 ASIDE = ".damaged"  # shards and files that repair moved out of the way
 NEW = ".new"  # a dataset on its way, while the one that it replaces is there
 SWEPT = ".new.swept"  # such a dataset while it is removed
+JOURNAL = ".journal"  # episodes of shards that a recorder has not written yet, by the name of the shard
 SOURCE_FILES = "source"  # raw files of the source, while they are downloaded and converted
-OWN = frozenset({FILE_NAME, CITATION, SHARDS, DAMAGED, ASIDE, NEW, SWEPT, SOURCE_FILES, lock.FILE_NAME})
+OWN = frozenset({FILE_NAME, CITATION, SHARDS, DAMAGED, ASIDE, NEW, SWEPT, SOURCE_FILES, JOURNAL, lock.FILE_NAME})
 
 
 def is_own(name: str) -> bool:
@@ -173,6 +174,7 @@ def take_place(path: Path) -> None:
     listed = Manifest.load(path / NEW)
     under_other_names = _renamed(listed)
     (path / SHARDS).mkdir(exist_ok=True)
+    remove(path / JOURNAL)
     try:
         for record, renamed in zip(listed.shards, under_other_names.shards, strict=True):
             remove(path / SHARDS / renamed.name)

@@ -82,7 +82,7 @@ def test_two_writers_of_one_target_do_not_mix(tmp_path: Path) -> None:
     )
     first = preprocess(one, [(0, 10), (10, 20)], dest, Workers())
     next(first)
-    with pytest.raises(DatasetLockedError, match=f"{dest} is being written by another process, pid"):
+    with pytest.raises(DatasetLockedError, match=f"{dest} is being written by this process, pid"):
         next(preprocess(other, [(0, 20)], dest, Workers()))
     assert len(list(first)) == 1
     assert TensorDict.load_memmap(dest)["observation"].flatten().tolist() == list(range(0, 80, 2))

@@ -125,7 +125,7 @@ def test_one_process_at_a_time_splits_trajectories(cache: Path, home: Path) -> N
     write_dataset(cache, "x-v0", lengths=[5, 8])
     target = home / "minari/x-v0_split"
     with lock.held(target.with_name(".x-v0_split.partial") / lock.FILE_NAME, target):
-        with pytest.raises(DatasetLockedError, match=f"{target} is being written by another process, pid"):
+        with pytest.raises(DatasetLockedError, match=f"{target} is being written by this process, pid"):
             MinariExperienceReplay("x-v0", 3, split_trajs=True)
         assert not target.exists()
     assert len(MinariExperienceReplay("x-v0", 3, split_trajs=True)[:]) == 2

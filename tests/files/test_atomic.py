@@ -57,7 +57,7 @@ def test_two_exports_to_one_target_do_not_mix(format: str, tmp_path: Path) -> No
         assert progress.writes.wait(30)
         try:
             for overwrite in (False, True):
-                with pytest.raises(DatasetLockedError, match=f"{target} is being written by another process, pid"):
+                with pytest.raises(DatasetLockedError, match=f"{target} is being written by this process, pid"):
                     export(other, target, format, overwrite=overwrite, progress=Silent())
         finally:
             progress.may_go_on.set()
@@ -88,7 +88,7 @@ def test_every_command_tells_whoever_comes_second(command: Sequence[str], cli: C
     with lock.writing(target) if verb == "push" else whole(target) as partial:
         there = sorted(tmp_path.rglob("*"))
         result = cli(*arguments)
-        assert f"error: {target} is being written by another process, pid {os.getpid()}\n" in result.err
+        assert f"error: {target} is being written by this process, pid {os.getpid()}\n" in result.err
         assert (result.code, sorted(tmp_path.rglob("*"))) == (1, there)
         if partial is not None:
             partial.write_text("whose turn it was")

@@ -15,7 +15,7 @@ import torch
 import rlx
 from rlx.collector.environment.gym_env import EnvSource
 from rlx.collector.policy.spec import PolicySpec
-from rlx.collector.rollout.steps import InfoKeys
+from rlx.collector.rollout.infos import InfoKeys
 from rlx.collector.worker.shard_worker import Budget, Collection
 from rlx.errors import CollectError, DatasetError, DatasetExistsError, DiskFullError
 from rlx.manifest import Manifest

@@ -10,8 +10,9 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from rlx.collector.environment.gym_id import make, of_id
+from rlx.collector.environment.lanes import MakeEnv
 from rlx.collector.environment.ted_env import TedEnv
-from rlx.collector.environment.vector import MakeEnv, VectorEnvironment, parallel, serial
+from rlx.collector.environment.vector import VectorEnvironment, parallel, serial
 from rlx.errors import CollectError, RlxError
 from rlx.numbers import check_whole
 
@@ -198,14 +199,26 @@ def one(source: MakeEnv) -> gymnasium.Env[Any, Any]:
 EnvSource = str | GymEnv | SerialEnv | ParallelEnv | MakeEnv | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 
 
-def open_environment(source: EnvSource, num_envs: int | None = None) -> VectorEnvironment:
+def open_environment(source: EnvSource, num_envs: int | None = None, autoreset: str | None = None) -> VectorEnvironment:
     """Return the environment of a source.
 
     Args:
         source: a gymnasium id, or ``envpool/NAME``; a ``GymEnv``, ``SerialEnv`` or ``ParallelEnv``; a ``gymnasium.Env``
             or ``VectorEnv``; a ``torchrl.envs.EnvBase``; or a function that makes one of these.
         num_envs: number of copies; by default one, or the number that the source has.
+        autoreset: autoreset mode of a vector environment that declares none; see ``VectorEnvironment.declare``.
     """
+    opened = _opened(source, num_envs)
+    try:
+        if autoreset is not None:
+            opened.declare(autoreset)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def _opened(source: EnvSource, num_envs: int | None) -> VectorEnvironment:
     if isinstance(source, str):
         source = GymEnv(source)
     if isinstance(source, GymEnv):

@@ -1,4 +1,4 @@
-"""Spaces of an environment as named arrays, and actions drawn at random from a space, or checked against it."""
+"""Spaces of an environment as named arrays, and actions drawn at random from a space."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def leaves(space: Space, name: str) -> dict[str, Space]:
 def _leaves(space: Space, name: str) -> Iterator[tuple[str, Space]]:
     if isinstance(space, spaces.Dict):
         for key, part in space.spaces.items():
-            yield from _leaves(part, _part_name(space, name, key))
+            yield from _leaves(part, part_name(space, name, key))
     elif isinstance(space, spaces.Tuple):
         for number, part in enumerate(space.spaces):
             yield from _leaves(part, f"{name}/{number}")
@@ -72,7 +72,7 @@ def flatten(space: Space, name: str, value: Any) -> Arrays:
 def _flattened(space: Space, name: str, value: Any) -> Iterator[tuple[str, NDArray[Any]]]:
     if isinstance(space, spaces.Dict):
         for key, part in space.spaces.items():
-            yield from _flattened(part, _part_name(space, name, key), value[key])
+            yield from _flattened(part, part_name(space, name, key), value[key])
     elif isinstance(space, spaces.Tuple):
         for number, part in enumerate(space.spaces):
             yield from _flattened(part, f"{name}/{number}", value[number])
@@ -82,7 +82,8 @@ def _flattened(space: Space, name: str, value: Any) -> Iterator[tuple[str, NDArr
         yield name, np.asarray(value)
 
 
-def _part_name(space: spaces.Dict, name: str, key: str) -> str:
+def part_name(space: spaces.Dict, name: str, key: str) -> str:
+    """Return the name of the field of a part."""
     return key if isinstance(space, Fields) else f"{name}/{key}"
 
 
@@ -148,51 +149,6 @@ class RandomPolicy:
             self._ahead, self._next = np.stack(drawn, 1).astype(self.discrete.dtype), 0
         self._next += 1
         return self._ahead[self._next - 1]
-
-
-class ActionCheck:
-    """Converter of a policy's outputs to actions that fit the space; raises if they do not."""
-
-    def __init__(self, action_space: Space, num_envs: int) -> None:
-        self._space = action_space
-        self._leaves = leaves(action_space, "action")
-        self._num_envs = num_envs
-        self._is_plain = list(self._leaves) == ["action"]
-        leaf = self._leaves.get("action")
-        # The start, number and dtype of actions that are one number of a few.
-        self._discrete: tuple[int, int, np.dtype[Any]] | None = None
-        if self._is_plain and isinstance(leaf, spaces.Discrete):
-            self._discrete = int(leaf.start), int(leaf.n), dtype_of(leaf)
-
-    def __call__(self, actions: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
-        """Return the actions as the environments take them, and their arrays by the names of their fields."""
-        if self._discrete is not None and type(actions) is np.ndarray:
-            start, n, dtype = self._discrete
-            if actions.dtype == dtype and actions.shape == (self._num_envs,):
-                numbers = actions.tolist()
-                if start <= min(numbers) and max(numbers) < start + n:
-                    return actions, {"action": actions}
-        try:
-            found = flatten(self._space, "action", actions)
-        except (TypeError, KeyError, IndexError, ValueError, RuntimeError) as exc:
-            found_type = type(actions).__name__
-            raise CollectError(f"policy gave a {found_type}: expected actions of {self._space} ({exc})") from exc
-        fitting = {name: self._fit(name, array) for name, array in found.items()}
-        return (fitting["action"] if self._is_plain else actions), fitting
-
-    def _fit(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
-        leaf = self._leaves[name]
-        shape, dtype = (self._num_envs, *(leaf.shape or ())), dtype_of(leaf)
-        if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
-            raise CollectError(
-                f"policy gave {name} of {array.dtype}{list(array.shape)}, expected {dtype}{list(shape)} for {leaf}"
-            )
-        if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete):
-            below = array - leaf.start
-            limit = leaf.n if isinstance(leaf, spaces.Discrete) else leaf.nvec
-            if (below < 0).any() or (below >= limit).any():
-                raise CollectError(f"policy gave {name} {array.tolist()}: expected numbers of {leaf}")
-        return array if array.dtype == dtype else array.astype(dtype)
 
 
 def _seeded(space: Space, seed: int) -> Space:

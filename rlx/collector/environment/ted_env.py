@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.collector.environment.space import ActionCheck, Arrays, RandomPolicy, Space, flatten
+from rlx.collector.environment.intake import ActionCheck, At, Remarks
+from rlx.collector.environment.space import Arrays, RandomPolicy, Space, flatten
 from rlx.collector.environment.vector import VectorEnvironment
 from rlx.errors import CollectError
 from rlx.numbers import check_whole
@@ -29,6 +30,7 @@ class _Stand:
         self.environment = environment
         self.batch = (n,) if environment.is_batched else ()
         self.fit_actions = ActionCheck(environment.action_space, n)
+        self.remarks = Remarks()
         self.seed(_seeds(int(np.random.SeedSequence().generate_state(1)[0]), n))
         self.is_fresh = np.ones(n, bool)  # begun by the environment itself, and not given out yet
         self.has_ended = np.zeros(n, bool)
@@ -38,6 +40,7 @@ class _Stand:
         self.now = self.flat(self.environment.reset(seeds))
 
     def flat(self, observation: Any) -> Arrays:
+        self.remarks.add(self.environment.intake.drain())
         flat = flatten(self.environment.observation_space, "observation", observation)
         return {name: np.array(rows) for name, rows in flat.items()}
 
@@ -133,6 +136,8 @@ class TedEnv(ABC):
     def step(self, tensordict: "TensorDictBase") -> "TensorDictBase":
         """Step with ``action``, write the results under ``next``, the reward as float32; return the same TensorDict.
 
+        The action and the values under ``next`` become copies, as the policy and the environment may write into theirs.
+
         Raises:
             CollectError: the environment failed, the action does not fit its space, or an episode has ended and was not
                 reset.
@@ -155,15 +160,17 @@ class TedEnv(ABC):
         ended = outcome.terminated | outcome.truncated
         stand.has_ended = ended.copy()
         stand.is_fresh = ended.copy() if outcome.recorded is None else np.zeros_like(ended)
-        columns: Arrays = {"reward": np.asarray(outcome.reward, np.float32), "terminated": outcome.terminated}
+        reward = environment.intake.cast("reward", outcome.reward, np.dtype(np.float32), At(environment.steps))
+        columns: Arrays = {"reward": reward, "terminated": outcome.terminated}
         made = stand.ted(following, {**columns, "truncated": outcome.truncated, "done": ended})
         preset = tensordict.get("next", None)  # a policy's state
-        return tensordict.set("next", made if preset is None else preset.copy().update(made))
+        tensordict.set("action", action.clone())
+        return tensordict.set("next", made if preset is None else preset.clone().update(made))
 
     def step_mdp(self, tensordict: "TensorDictBase") -> "TensorDictBase":
         """Return the root of the step after this one: the values under ``next``, without the reward, over the other
-        values of the root."""
-        return tensordict.exclude("next").update(tensordict["next"].exclude("reward"))
+        values of the root; copies."""
+        return tensordict.exclude("next").copy().update(tensordict["next"].exclude("reward").clone())
 
     def step_and_maybe_reset(self, tensordict: "TensorDictBase") -> "tuple[TensorDictBase, TensorDictBase]":
         """Return ``step``, and the root of the next one, of a new episode where one has ended."""
@@ -217,7 +224,7 @@ class TedEnv(ABC):
             root = tensordict
         made: list[TensorDictBase] = []
         while len(made) < max_steps:
-            stepped = self.step(self._acted(policy, root.copy()))
+            stepped = self.step(self._acted(policy, root))
             made.append(stepped)
             if break_when_any_done and stand.has_ended.any():
                 break
@@ -233,18 +240,24 @@ class TedEnv(ABC):
         return steps
 
     def _acted(self, policy: "Callable[..., Any] | None", root: "TensorDictBase") -> "TensorDictBase":
+        """Return a copy of the root with what a policy writes, though not into the tensors that it is given."""
+        root, given = root.copy(), root.clone()
         if policy is None:
             return self.rand_action(root)
-        from tensordict import TensorDictBase
+        from tensordict import TensorDictBase, is_leaf_nontensor
         from torch.nn import Module
 
         if isinstance(policy, Module) and not hasattr(policy, "in_keys"):
-            return root.set("action", policy(root["observation"]))
-        found = policy(root)
+            return root.set("action", policy(given["observation"]))
+        before = given.copy()
+        found = policy(given)
         if not isinstance(found, TensorDictBase) or "action" not in found:
-            given = "no action" if isinstance(found, TensorDictBase) else f"a {type(found).__name__}"
-            raise CollectError(f"policy gave {given}: expected the TensorDict with 'action'")
-        return root.update(found)
+            wrong = "no action" if isinstance(found, TensorDictBase) else f"a {type(found).__name__}"
+            raise CollectError(f"policy gave {wrong}: expected the TensorDict with 'action'")
+        for path in found.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf_nontensor):
+            if (value := found.get(path)) is not before.get(path, None):
+                root.set(path, value.clone())
+        return root
 
     def close(self) -> None:
         """Close the environment, if it was created; the next step creates another."""

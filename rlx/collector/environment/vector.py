@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
-from functools import partial
-from typing import Any, NamedTuple
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.async_vector_env import AsyncState
-from gymnasium.vector.utils import concatenate, iterate
 from numpy.typing import NDArray
 
+from rlx.collector.environment.intake import At, Intake, copied
+from rlx.collector.environment.lanes import FINAL_OBS, REMARKS, MakeEnv, ParallelVectorEnv, SerialVectorEnv, in_lanes
 from rlx.collector.environment.space import Space
 from rlx.engine.local_engine import main_hidden
 from rlx.engine.shared_memory import begin_step
 from rlx.errors import CollectError, RlxError
 from rlx.fork import ThisProcessOnly, on_fork
-from rlx.numbers import check_flag, check_real
+from rlx.numbers import array_of
 
+logger = logging.getLogger(__name__)
 Seeds = Sequence[int]
+Autoreset = Literal["next-step", "same-step", "disabled"]
 # Entries of an environment's ``metadata``: it has threads of its own, and ``reset`` takes gymnasium's "reset_mask".
 OWN_THREADS, RESET_MASK = "rlx_own_threads", "rlx_reset_mask"
 _left: list[Any] = []
 _SPEC = ("id", "max_episode_steps", "kwargs", "additional_wrappers")
-# The types of almost all rewards and flags, by which they need no further check.
-_NUMBERS, _FLAGS = (float, int, np.number), (bool, np.bool_)
-MakeEnv = Callable[[], Any]
 
 
 class Outcome(NamedTuple):
@@ -45,7 +44,10 @@ class Outcome(NamedTuple):
         final_observation: the real last observation of every episode that ended, by number of the environment; a tree.
         recorded: [n] bool, False where the environment was only reset; None if all made a step.
         info: entries as in gymnasium's vector environments: arrays [n, ...] by key, ``_KEY`` [n] bool if only some
-            lanes have the key, ``final_info`` of episodes that ended and were reset in the same step.
+            lanes have the key, ``final_info`` of episodes that ended and were reset in the same step. Or a dict for
+            each environment.
+        of_reset: keys of ``info`` that, where an episode ended and ``final_info`` tells of its last step, are those of
+            the reset.
     """
 
     observation: Any
@@ -54,7 +56,8 @@ class Outcome(NamedTuple):
     truncated: NDArray[np.bool_]
     final_observation: Mapping[int, Any]
     recorded: NDArray[np.bool_] | None = None
-    info: Mapping[str, Any] = {}
+    info: Mapping[Any, Any] | Sequence[Mapping[Any, Any]] = {}
+    of_reset: Collection[str] = ()
 
 
 class VectorEnvironment:
@@ -71,6 +74,8 @@ class VectorEnvironment:
         observation_space: space of one copy.
         action_space: space of one copy.
         spec: gymnasium's spec, if any, for the manifest.
+        intake: takes over what it gives; has the remarks on it.
+        steps: number of steps so far, including those that only reset.
     """
 
     def __init__(
@@ -89,11 +94,24 @@ class VectorEnvironment:
         self.action_space: Space = env.single_action_space
         self.settings: Mapping[str, Any] = dict(settings or {})
         self.spec: Mapping[str, Any] = _spec(env)
+        self.steps = 0
         self._env = env
         self._as_seeds = as_seeds
-        # The mode of gymnasium's own environments that do not declare one.
-        self._mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        base: Any = env.unwrapped
+        self._is_own = base is env and isinstance(env, SerialVectorEnv | ParallelVectorEnv)
+        self._is_serial = base is env and isinstance(env, SerialVectorEnv)
+        self._step = env.step if self._is_serial else self._stepped
+        self.intake = env.intake if isinstance(env, SerialVectorEnv) else Intake(name)
+        self._take = self.intake.taker(self.observation_space, "observation")
+        if isinstance(base, SyncVectorEnv) and not isinstance(base, SerialVectorEnv):
+            base.envs = in_lanes(base.envs, self.intake)  # type: ignore[assignment]
+        self._base = _base_of(env)
+        declared = (env.metadata or {}).get("autoreset_mode")
+        self._mode = None if declared is None else _mode_of(declared, f"{name} declares autoreset mode")
+        leaf = self.observation_space
+        self._plain = (leaf.dtype, (self.num_envs, *(leaf.shape or ()))) if isinstance(leaf, spaces.Box) else None
         self._ended = np.zeros(self.num_envs, bool)
+        self._observation: Any = None
         self._here: ThisProcessOnly | None = None
         self._is_left = False
         if isinstance(env.unwrapped, AsyncVectorEnv) or env.metadata.get(OWN_THREADS):
@@ -103,22 +121,38 @@ class VectorEnvironment:
             )
             on_fork(self, VectorEnvironment._leave)
 
+    def declare(self, autoreset: str) -> None:
+        """Use an autoreset mode, by its name.
+
+        Raises:
+            CollectError: the environment declares another one, or the mode is unknown.
+        """
+        mode = _mode_of(autoreset)
+        if self._mode not in (None, mode):
+            raise CollectError(
+                f"{self.name} is in autoreset mode {_name_of(self._mode)}, which "
+                f"`autoreset` {_name_of(mode)} contradicts",
+                hint="leave `autoreset` out, or correct the environment's metadata",
+            )
+        self._mode = mode
+
     def reset(self, seeds: Sequence[int]) -> Any:
         """Return [n, ...] first observations of new episodes; each environment starts from its seed.
 
         Raises:
-            CollectError: an environment failed.
+            CollectError: an environment failed, or gave what does not fit its space.
         """
         self._ended[:] = False
 
         def begin() -> Any:
             try:
-                return self._env.reset(seed=self._as_seeds(seeds))[0]
+                return self._env.reset(seed=self._as_seeds(seeds))
             except (gymnasium.error.Error, TypeError, ValueError):
                 # Some take one number for all, as their base class does.
-                return self._env.reset(seed=seeds[0])[0]
+                return self._env.reset(seed=seeds[0])
 
-        return self._call("reset", begin)
+        self._observation = self._call("reset", lambda: self._begun(*begin()))
+        return self._observation
 
     def reset_some(self, which: NDArray[np.bool_]) -> Any:
         """Return [n, ...] observations after new episodes were begun in some environments [n], whatever their state.
@@ -128,13 +162,21 @@ class VectorEnvironment:
         """
         # An environment that does not know the mask would reset all.
         is_known = isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
-        knows = is_known or self._env.metadata.get(RESET_MASK) or self._mode != AutoresetMode.NEXT_STEP
+        declares = self._mode in (AutoresetMode.SAME_STEP, AutoresetMode.DISABLED)
+        knows = is_known or self._env.metadata.get(RESET_MASK) or declares
         if not knows and not which.all():
             raise CollectError(f"{self.name} cannot cut episodes: it resets environments only together")
         options = {"reset_mask": which.copy()} if knows else None
-        observation, _ = self._call("reset", lambda: self._env.reset(options=options))
+        begun = self._call("reset", lambda: self._begun(*self._env.reset(options=options)))
         self._ended[which] = False
-        return observation
+        kept = list(self._rows(begun, ~which).items())
+        if not is_known and any(not _is_same(row, self._row(self._observation, env)) for env, row in kept):
+            raise CollectError(
+                f"{self.name} has reset environment {kept[0][0]} too: expected only those of options['reset_mask']",
+                hint="see `gymnasium.vector.AutoresetMode.DISABLED`",
+            )
+        self._observation = _chosen(self.observation_space, which, begun, self._observation)
+        return self._observation
 
     def step(self, actions: Any) -> Outcome:
         """Take a step in every environment; begin a new episode where one ends.
@@ -142,23 +184,60 @@ class VectorEnvironment:
         Environments that NEXT_STEP only resets are not recorded.
 
         Raises:
-            CollectError: an environment failed.
+            CollectError: an environment failed, gave what does not fit its space, or contradicts its autoreset mode.
         """
-        observation, reward, terminated, truncated, info = self._call("step", self._env.step, actions)
+        self.steps += 1
+        if not (
+            self._is_serial and type(actions) is np.ndarray and actions.ndim == 1
+        ):  # of numbers, which nobody changes
+            actions = copied(actions)
+        observation, reward, terminated, truncated, info = self._call("step", self._step, actions)
+        self._observation = observation
         if self._mode == AutoresetMode.NEXT_STEP:
             # Environments whose episode ended in the step before were only reset.
-            recorded, self._ended = ~self._ended, terminated | truncated
-            final = self._rows(observation, self._ended)
-            return Outcome(observation, reward, terminated, truncated, final, recorded, info)
+            was_reset, self._ended = self._ended, terminated | truncated
+            if 1 not in self._ended.tobytes():
+                return Outcome(observation, reward, terminated, truncated, {}, ~was_reset, info)
+            final = self.ends(observation, info, self._ended)
+            if (again := was_reset & self._ended).any():
+                raise CollectError(
+                    f"{self.name} ends an episode {At(self.steps, int(again.argmax()))}, which only resets it in the "
+                    "autoreset mode next-step that it declares"
+                )
+            return Outcome(observation, reward, terminated, truncated, final, ~was_reset, info)
         ended = terminated | truncated
         if 1 not in ended.tobytes():
             return Outcome(observation, reward, terminated, truncated, {}, None, info)
+        final = self.ends(observation, info, ended)
         if self._mode == AutoresetMode.SAME_STEP:
-            final = {env: self._final(info, env) for env in ended.nonzero()[0].tolist()}
-        else:
-            final = self._rows(observation, ended)
-            observation = self.reset_some(ended)
-        return Outcome(observation, reward, terminated, truncated, final, None, info)
+            return Outcome(observation, reward, terminated, truncated, final, None, info, self.of_reset(info))
+        # The reset may write into the same arrays.
+        reward, terminated, truncated, info = map(copied, (reward, terminated, truncated, info))
+        return Outcome(self.reset_some(ended), reward, terminated, truncated, final, None, info)
+
+    def ends(self, observation: Any, info: Any, ended: NDArray[np.bool_]) -> Mapping[int, Any]:
+        """Return the real last observations of the episodes that ended [n] with a step, by number of the environment.
+
+        Args:
+            observation: [n, ...] of the step, in the dtypes of its space.
+            info: of the step.
+
+        Raises:
+            CollectError: the environment contradicts its autoreset mode, or neither declares nor shows it.
+        """
+        envs = ended.nonzero()[0].tolist()
+        if self._mode is None:
+            self._mode = self._shown(info, envs)
+        if self._mode == AutoresetMode.SAME_STEP:
+            return {env: self._final(info, env) for env in envs}
+        final = self._rows(observation, ended)
+        self._check_mode(info, final)
+        return final
+
+    @property
+    def mode(self) -> AutoresetMode | None:
+        """The autoreset mode; None as long as it is neither declared nor shown."""
+        return self._mode
 
     def close(self) -> None:
         """End its processes and threads."""
@@ -172,14 +251,126 @@ class VectorEnvironment:
         if isinstance(self._env.unwrapped, AsyncVectorEnv):
             self._env.unwrapped.closed = True
 
-    def _final(self, info: Mapping[str, Any], env: int) -> Any:
-        final = info.get("final_obs", info.get("final_observation"))
+    def _begun(self, observation: Any, info: Any) -> Any:
+        self._take_remarks(info)
+        return observation if self._is_own else self._observed(observation, At(0))
+
+    def _stepped(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], Any]:
+        """Return the results of the environment as arrays."""
+        observation, reward, terminated, truncated, info = self._env.step(actions)
+        if info:
+            self._take_remarks(info)
+        if self._is_own:
+            return observation, reward, terminated, truncated, info
+        observation = self._observed(observation, At(self.steps))
+        return (
+            observation,
+            self._rewarded(reward),
+            self._flags("terminated", terminated),
+            self._flags("truncated", truncated),
+            info,
+        )
+
+    def _observed(self, observation: Any, at: At) -> Any:
+        if type(observation) is np.ndarray and (observation.dtype, observation.shape) == self._plain:
+            return observation
+        return self._take(observation, at, (self.num_envs,))
+
+    def _rewarded(self, reward: Any) -> NDArray[Any]:
+        rows = self._numbers("reward", reward)
+        return (
+            rows if rows.dtype.kind == "f" else self.intake.cast("reward", rows, np.dtype(np.float64), At(self.steps))
+        )
+
+    def _flags(self, name: str, flags: Any) -> NDArray[np.bool_]:
+        rows = self._numbers(name, flags)
+        if rows.dtype == np.bool_:
+            return rows
+        if (wrong := (rows != 0) & (rows != 1)).any():
+            at = At(self.steps, int(wrong.argmax()))
+            raise CollectError(f"{self.name} gave {name} {rows[wrong][0]!r}, expected True or False, {at}")
+        return rows.astype(bool)
+
+    def _numbers(self, name: str, given: Any) -> NDArray[Any]:
+        rows = given if type(given) is np.ndarray else array_of(given)
+        if rows.shape != (self.num_envs,) or rows.dtype.kind not in "biuf":
+            found = f"{rows.dtype}{list(rows.shape)}"
+            raise CollectError(f"{self.name} gave {name} of {found}, expected [{self.num_envs}], in step {self.steps}")
+        return rows
+
+    def _take_remarks(self, info: Any) -> None:
+        """Take the remarks of environments in other processes out of their infos."""
+        for part in (info, info.get("final_info")) if isinstance(info, dict) else ():
+            if isinstance(part, dict) and REMARKS in part:
+                del part[f"_{REMARKS}"]
+                for remarks in part.pop(REMARKS):
+                    for remark, steps in remarks or ():
+                        self.intake.remark(remark, steps)
+
+    def _shown(self, info: Any, envs: Sequence[int]) -> AutoresetMode:
+        """Return the autoreset mode that the infos of the first ended episodes show."""
+        if any(self._given(info, env) is None for env in envs):
+            raise CollectError(
+                f"{self.name} does not declare its autoreset mode, and its infos do not show it: "
+                f"an episode ended without final_obs, {At(self.steps, envs[0])}",
+                hint='set `metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}` (or SAME_STEP or DISABLED) in its '
+                "class, or `autoreset` next-step",
+            )
+        logger.warning(
+            "%s does not declare its autoreset mode: taken for SAME_STEP, as its infos have final_obs", self.name
+        )
+        return AutoresetMode.SAME_STEP
+
+    def _check_mode(self, info: Any, finals: Mapping[int, Any]) -> None:
+        """Raise CollectError if the infos have other last observations than the step returned."""
+        for env, row in finals.items():
+            at = At(self.steps, env)
+            given = self._given(info, env)
+            if given is not None and not _is_same(self._take(given, at), row):
+                raise CollectError(
+                    f"{self.name} is in autoreset mode {_name_of(self._mode)}, but its infos have "
+                    f"another final_obs than it returned, as in mode same-step, {at}",
+                    hint="correct the environment's metadata['autoreset_mode'], or `autoreset`",
+                )
+
+    def _final(self, info: Any, env: int) -> Any:
+        final, at = self._given(info, env), At(self.steps, env)
         if final is None:
             raise CollectError(
-                f"{self.name}: an episode ended without the final_obs that autoreset mode SAME_STEP gives"
+                f"{self.name}: an episode ended without the final_obs that autoreset mode SAME_STEP gives, {at}"
             )
-        # A row an environment, each a value of the space, or the values themselves stacked.
-        return deepcopy(final[env]) if isinstance(final, np.ndarray) else self._row(final, env)
+        return self._take(final, at)
+
+    def _given(self, info: Any, env: int) -> Any:
+        """Return the last observation of an episode that the infos have; None if they have none."""
+        own = info[env] or {} if isinstance(info, Sequence | np.ndarray) else info
+        for key in FINAL_OBS:
+            if (final := own.get(key)) is None:
+                continue
+            if own is not info:
+                return final
+            if (mask := info.get(f"_{key}")) is not None and not mask[env]:
+                return None
+            try:
+                # A row an environment, each a value of the space, or the values themselves stacked.
+                is_rows = isinstance(final, np.ndarray | list) or hasattr(final, "detach")
+                return final[env] if is_rows else row_of(self.observation_space, final, env)
+            except (TypeError, KeyError, IndexError) as exc:
+                raise CollectError(
+                    f"{self.name} gave {key} that is not one observation for each of {self.num_envs} environments: "
+                    f"{type(exc).__name__}: {exc}, {At(self.steps, env)}"
+                ) from exc
+        return None
+
+    def of_reset(self, info: Any) -> Collection[str]:
+        """Return the keys of infos, beside ``final_info``, that are those of the reset, where an episode ended."""
+        if self._base is not None:
+            return self._base.keys
+        if not isinstance(info, Mapping):
+            return ()
+        if isinstance(self._env, SyncVectorEnv | AsyncVectorEnv):
+            return info.keys()
+        return [key for key in info if f"_{key}" not in info]
 
     def _rows(self, tree: Any, which: NDArray[np.bool_]) -> dict[int, Any]:
         """Return copies of the parts of some environments [n], by their numbers."""
@@ -223,6 +414,64 @@ class VectorEnvironment:
         env.close(terminate=True)
 
 
+class _Base(VectorWrapper):
+    """The innermost of some wrappers: notes which entries the infos have before the others add theirs."""
+
+    keys: Collection[str] = ()
+
+    def step(self, actions: Any) -> Any:
+        found = self.env.step(actions)
+        self.keys = frozenset(found[4])
+        return found
+
+
+def _base_of(env: VectorEnv[Any, Any, Any]) -> _Base | None:
+    """Return a new innermost wrapper, if wrappers are around environments of gymnasium, whose infos are known."""
+    if not (isinstance(env, VectorWrapper) and isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)):
+        return None
+    outer = env
+    while isinstance(outer.env, VectorWrapper):
+        outer = outer.env
+    base = outer.env = _Base(outer.env)
+    return base
+
+
+def _mode_of(mode: Any, name: str = "`autoreset`") -> AutoresetMode:
+    known = {one.value: one for one in AutoresetMode} | {one.name: one for one in AutoresetMode}
+    found = (
+        mode
+        if isinstance(mode, AutoresetMode)
+        else known.get(str(mode), known.get(str(mode).replace("-", "_").upper()))
+    )
+    if found is None:
+        raise CollectError(f"{name} {mode!r}: expected {', '.join(_name_of(one) for one in AutoresetMode)}")
+    return found
+
+
+def _name_of(mode: AutoresetMode | None) -> str:
+    return "unknown" if mode is None else mode.name.lower().replace("_", "-")
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two observations are the same; NaN is the same as NaN."""
+    if isinstance(one, Mapping):
+        return all(_is_same(part, other[key]) for key, part in one.items())
+    if isinstance(one, tuple):
+        return all(map(_is_same, one, other))
+    return bool(np.array_equal(one, other, equal_nan=np.asarray(one).dtype.kind == "f"))
+
+
+def _chosen(space: Space, which: NDArray[np.bool_], rows: Any, others: Any) -> Any:
+    """Return some of these rows [n, ...] of a space, and the others."""
+    if isinstance(space, spaces.Dict):
+        return {key: _chosen(part, which, rows[key], others[key]) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_chosen(part, which, rows[i], others[i]) for i, part in enumerate(space.spaces))
+    if isinstance(space, spaces.Text):
+        return tuple(rows[env] if is_chosen else others[env] for env, is_chosen in enumerate(which))
+    return np.where(which.reshape(-1, *(1 for _ in rows.shape[1:])), rows, others)
+
+
 def row_of(space: Space, tree: Any, env: int) -> Any:
     """Return the value of one environment among those of all."""
     if isinstance(space, spaces.Dict):
@@ -241,91 +490,16 @@ def _spec(env: VectorEnv[Any, Any, Any]) -> dict[str, Any]:
     return described
 
 
-class SerialVectorEnv(SyncVectorEnv):
-    """gymnasium's environments in turn, reset in the step that ends an episode.
-
-    Observations that are one array are copied once in a step; gymnasium's own class copies them three times.
-    """
-
-    def __init__(self, makes: Sequence[MakeEnv]) -> None:
-        super().__init__(makes, autoreset_mode=AutoresetMode.SAME_STEP)
-        space = self.single_observation_space
-        self._plain = (space.dtype, space.shape) if isinstance(space, spaces.Box) else None
-
-    def step(self, actions: Any) -> Any:
-        """Return gymnasium's five results."""
-        if type(actions) is not np.ndarray:
-            actions = iterate(self.action_space, actions)
-        n, (dtype, shape) = self.num_envs, self._plain or (None, ())
-        observations: Any = np.empty((n, *shape), dtype)
-        rewards, terminated, truncated = np.empty(n), np.zeros(n, bool), np.zeros(n, bool)
-        infos: dict[str, Any] = {}
-        are_plain = self._plain is not None
-        for number, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
-            observation, reward, is_terminated, is_truncated, info = env.step(action)
-            if not (
-                isinstance(reward, _NUMBERS) and isinstance(is_terminated, _FLAGS) and isinstance(is_truncated, _FLAGS)
-            ):
-                _check_outcome(reward, is_terminated, is_truncated)
-            rewards[number] = reward
-            if is_terminated or is_truncated:
-                terminated[number], truncated[number] = is_terminated, is_truncated
-                infos = self._add_info(infos, {"final_obs": observation, "final_info": info}, number)
-                observation, info = env.reset()
-            if info:
-                infos = self._add_info(infos, info, number)
-            self._env_obs[number] = observation
-            if (
-                are_plain
-                and type(observation) is np.ndarray
-                and observation.dtype == dtype
-                and observation.shape == shape
-            ):
-                observations[number] = observation
-            else:
-                are_plain = False
-        if not are_plain:
-            observations = deepcopy(concatenate(self.single_observation_space, self._env_obs, self._observations))
-        return observations, rewards, terminated, truncated, infos
-
-    def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
-        if "final_obs" in env_info:  # before the reset, which may write into the same array
-            env_info = {**env_info, "final_obs": deepcopy(env_info["final_obs"])}
-        return super()._add_info(vector_infos, env_info, env_num)
-
-
-def _check_outcome(reward: Any, terminated: Any, truncated: Any) -> None:
-    """Raise TypeError if numpy would store another value without an error: None as NaN or False."""
-    check_real("reward", reward, error=TypeError)
-    check_flag("terminated", terminated, error=TypeError)
-    check_flag("truncated", truncated, error=TypeError)
-
-
-class _CopiedEnd(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Checks outcomes, and copies the last observation of an episode, into whose array a reset may write."""
-
-    def step(self, action: Any) -> Any:
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        _check_outcome(reward, terminated, truncated)
-        return deepcopy(observation) if terminated or truncated else observation, reward, terminated, truncated, info
-
-
-def _copied_end(make: MakeEnv) -> Any:
-    env = make()
-    return _CopiedEnd(env) if isinstance(env, gymnasium.Env) else env
-
-
 def serial(makes: Sequence[MakeEnv], name: str, *, is_batched: bool) -> VectorEnvironment:
     """Return the environments of all functions, stepped one after the other."""
-    env = _vector(name, lambda: SerialVectorEnv(makes))
+    env = _vector(name, lambda: SerialVectorEnv(makes, name))
     return VectorEnvironment(env, name, is_batched=is_batched)
 
 
 def parallel(makes: Sequence[MakeEnv], name: str, start_method: str) -> VectorEnvironment:
     """Return the environments of all functions, each in its own process, with observations in shared memory."""
-    makes = [partial(_copied_end, make) for make in makes]
     with main_hidden():
-        env = _vector(name, lambda: AsyncVectorEnv(makes, context=start_method, autoreset_mode=AutoresetMode.SAME_STEP))
+        env = _vector(name, lambda: ParallelVectorEnv(makes, name, start_method))
     return VectorEnvironment(env, name)
 
 

@@ -8,10 +8,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.collector.environment.space import ActionCheck, Arrays, dtype_of, flatten, leaves
+from rlx.collector.environment.intake import ActionCheck, At, copied, outside_of
+from rlx.collector.environment.space import Arrays, dtype_of, flatten, leaves
 from rlx.collector.environment.vector import Outcome, VectorEnvironment
 from rlx.collector.policy.protocol import Choice, Policy, Situation
-from rlx.collector.rollout.steps import IS_INIT, PREFIX, Infos, Steps, Where, Written, column, fill_of
+from rlx.collector.rollout.infos import PREFIX, Infos, fill_of
+from rlx.collector.rollout.steps import IS_INIT, Steps, Where, Written, column
 from rlx.errors import CollectError, RlxError
 
 _ALL = slice(None)
@@ -38,7 +40,8 @@ class Rollout:
         self._environment = environment
         self._observation_leaves = leaves(environment.observation_space, "observation")
         self._action_leaves = leaves(environment.action_space, "action")
-        self._plain = _plain(self._observation_leaves, environment.num_envs)
+        self._is_plain = list(self._observation_leaves) == ["observation"]
+        self._outside = {name: outside_of(leaf) for name, leaf in self._observation_leaves.items()}
         self._fit_actions = ActionCheck(environment.action_space, environment.num_envs)
         self._max_episode_steps = max_episode_steps
         taken = {*self._observation_leaves, *self._action_leaves}
@@ -51,7 +54,8 @@ class Rollout:
         """Give up all running episodes and begin new ones."""
         n = self._environment.num_envs
         self._observation: Any = self._environment.reset(seeds)
-        self._now = self._flat(self._observation, n)
+        self._now = self._flat(self._observation)
+        self._is_new = True
         self._is_init: NDArray[np.bool_] = np.ones(n, bool)
         self._age = np.zeros(n, np.int64)  # counted where a limit asks for it
         self._initial: Arrays = {}
@@ -79,11 +83,20 @@ class Rollout:
         now: Where = (np.arange(n), steps.counts)
         for name, array in self._now.items():
             column(steps.observation, name, array, length + 1)[now] = array
+        rewards = steps.next["reward"]
+        if rewards.dtype != np.float64:  # rounded, and checked, all at once
+            steps.next["reward"] = np.zeros((n, length))
+        first_step = self._environment.steps + 1
         while steps.counts.max() < length and not self._advance(policy, steps, should_stop):
             pass
         self._put_state(steps, now)
         if self._infos is not None:
-            self._infos.settle(steps)
+            self._infos.settle(steps, self._environment.intake, self._environment.steps)
+        self._remark(steps)
+        if steps.next["reward"] is not rewards:
+            exact = steps.next["reward"]
+            rewards[...] = self._environment.intake.cast("reward", exact, rewards.dtype, At(first_step), 2)
+            steps.next["reward"] = rewards
         return steps
 
     def _advance(self, policy: Policy, steps: Steps, should_stop: Callable[[], bool] | None) -> bool:
@@ -107,8 +120,8 @@ class Rollout:
             # the row is written again, or removed.
             where: Where = (_ALL, made) if is_even else (every, at)
             if draw is None:
-                choice = _asked(policy, Situation(self._observation, self._is_init, self._state))
-                actions, flat_actions = self._fit_actions(choice.action)
+                choice = _asked(policy, self._situation())
+                actions, flat_actions = self._fit_actions(choice.action, At(self._environment.steps + 1))
                 for name, array in flat_actions.items():
                     column(steps.step, name, array, length)[where] = array
             else:  # actions that fit, and nothing else
@@ -119,7 +132,7 @@ class Rollout:
             if self._written.state:
                 self._put_state(steps, where)
             outcome = self._environment.step(actions)
-            self._observation, rewards, terminated, truncated, finals, recorded, info = outcome
+            self._observation, rewards, terminated, truncated, finals, recorded, info, _ = outcome
             if recorded is not None and 0 not in recorded.tobytes():
                 recorded = None
             if is_even and recorded is not None:
@@ -128,10 +141,10 @@ class Rollout:
             reward[where] = rewards
             if info and self._infos is not None:
                 made_by = where if recorded is None or is_even else (recorded.nonzero()[0], at[recorded])
-                self._infos.put(info, terminated | truncated, steps, made_by)
+                self._infos.put(outcome, steps, made_by, self._environment.intake, self._environment.steps)
             for env, observation in finals.items():
-                final[env, int(at[env])] = self._flat(observation, None)
-            self._now = self._flat(self._observation, n)
+                final[env, int(at[env])] = self._flat(observation)
+            self._now = self._flat(self._observation)
             if self._max_episode_steps is not None:
                 self._age += 1 if recorded is None else recorded
                 truncated = self._limited(outcome, final, at)
@@ -161,7 +174,7 @@ class Rollout:
 
     def _refresh_initial(self, policy: Policy) -> None:
         is_init = self._is_init
-        initial = policy.initial_state(Situation(self._observation, is_init, self._state))
+        initial = policy.initial_state(self._situation())
         self._initial |= initial
         for name, rows in initial.items():
             self._state[name] = _chosen(is_init, rows, self._state.get(name, rows))
@@ -220,42 +233,48 @@ class Rollout:
             for env in np.flatnonzero(cut).tolist():
                 final[env, int(at[env])] = {name: array[env].copy() for name, array in self._now.items()}
             self._observation = self._environment.reset_some(cut)
-            self._now = self._flat(self._observation, self._environment.num_envs)
+            self._now = self._flat(self._observation)
         return outcome.truncated | is_long
 
-    def _flat(self, observation: Any, n: int | None) -> Arrays:
-        plain = self._plain
-        if plain is not None and type(observation) is np.ndarray:
-            name, dtype, expected = plain
-            if observation.dtype == dtype and observation.shape == (expected[1:] if n is None else expected):
-                return {name: observation}
-        flat = flatten(self._environment.observation_space, "observation", observation)
-        for name, leaf in self._observation_leaves.items():
-            shape = (*(() if n is None else (n,)), *(leaf.shape or ()))
-            if flat[name].shape != shape or not np.can_cast(flat[name].dtype, dtype_of(leaf), "same_kind"):
-                found = f"{flat[name].dtype}{list(flat[name].shape)}"
-                raise CollectError(
-                    f"{self._environment.name} gave {name} of {found}, expected {leaf.dtype}{list(shape)}"
-                )
-        return flat
+    def _flat(self, observation: Any) -> Arrays:
+        if self._is_plain and type(observation) is np.ndarray and observation.dtype.kind != "U":
+            return {"observation": observation}
+        return flatten(self._environment.observation_space, "observation", observation)
 
+    def _situation(self) -> Situation:
+        """Return the input of the policy: copies, as it may write into them, and they may be the environment's own."""
+        return Situation(copied(self._observation), self._is_init.copy(), copied(self._state))
 
-def _plain(observation: Mapping[str, Any], n: int) -> tuple[str, np.dtype[Any], tuple[int, ...]] | None:
-    """Return the name, dtype and shape of observations that are one array [n, ...] of numbers."""
-    if len(observation) != 1:
-        return None
-    ((name, leaf),) = observation.items()
-    dtype = dtype_of(leaf)
-    return None if dtype.kind == "O" else (name, dtype, (n, *(leaf.shape or ())))
+    def _remark(self, steps: Steps) -> None:
+        """Count the observations outside their space, and the rewards that are not finite."""
+        remark, rewards = self._environment.intake.remark, steps.next["reward"]
+        made = np.arange(steps.length) < steps.counts[:, None]
+        if not np.isfinite(rewards).all() and (count := int((~np.isfinite(rewards) & made).sum())):
+            remark("reward: NaN or infinite", count)
+        for name, outside in self._outside.items():
+            if outside is None:
+                continue
+            rows = steps.observation[name]
+            found = outside(rows[:, 1:].reshape(made.size, *rows.shape[2:]))
+            count = int((found.reshape(made.shape) & made).sum()) if found.any() else 0
+            if steps.final:
+                count += int(outside(np.stack([final[name] for final in steps.final.values()])).sum())
+            if self._is_new:
+                count += int(outside(rows[:, 0]).sum())
+            if count:
+                remark(f"{name}: outside its space", count)
+        self._is_new = False
 
 
 def _asked(policy: Policy, situation: Situation) -> Choice:
+    """Return the policy's choice; a copy of its state, which it may write into later."""
     try:
-        return policy(situation)
+        choice = policy(situation)
     except RlxError:
         raise
     except Exception as exc:  # a user's policy may raise anything
         raise CollectError(f"policy failed: {type(exc).__name__}: {exc}") from exc
+    return choice._replace(state=copied(choice.state)) if choice.state else choice
 
 
 def _chosen(where: NDArray[np.bool_], rows: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:

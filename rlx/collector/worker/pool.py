@@ -173,6 +173,9 @@ class Run(Protocol):
     def commit(self, worker: int, record: ShardRecord) -> None:
         """List a shard."""
 
+    def remark(self, remarks: Mapping[str, int]) -> None:
+        """Add remarks on what environments gave, with their numbers of steps."""
+
     def advance(self, steps: int, episodes: int) -> None:
         """Report collected steps and episodes; negative numbers of those that were lost."""
 
@@ -279,6 +282,7 @@ class ShardPool(WorkerPool[ShardTask]):
         state.episodes += result.episodes
         self._return(state, result.steps, result.episodes)
         self._run.advance(result.steps, result.episodes)
+        self._run.remark(result.remarks)
         if result.record is not None:
             self._list(state, result.record)
             self.made_progress(state.number)

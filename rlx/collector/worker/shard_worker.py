@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -13,8 +13,9 @@ from rlx.collector.environment.gym_env import EnvSource, open_environment
 from rlx.collector.environment.vector import VectorEnvironment
 from rlx.collector.policy.spec import PolicySpec, exploring, load_object
 from rlx.collector.rollout.episodes import REWARDS, Ended, Episodes, StepLayout, first_of, join, layout_of, rewards_as
+from rlx.collector.rollout.infos import InfoKeys, Infos
 from rlx.collector.rollout.loop import Rollout
-from rlx.collector.rollout.steps import IS_INIT, InfoKeys, Infos, Steps
+from rlx.collector.rollout.steps import IS_INIT, Steps
 from rlx.collector.worker.shard_thread import ShardThread
 from rlx.errors import CollectError
 from rlx.files.lock import check_seen
@@ -138,6 +139,7 @@ class Collection:
     info_keys: InfoKeys = ()
     reward: str | None = None
     step_timeout: float | None = None
+    autoreset: str | None = None
 
     def __post_init__(self) -> None:
         if (self.budget.steps is None) == (self.budget.episodes is None):
@@ -204,12 +206,14 @@ class UnitResult:
     Args:
         record: the shard, if it ended.
         is_last: whether the worker has finished.
+        remarks: number of steps by remark on what the environment gave, since the last result.
     """
 
     steps: int
     episodes: int
     record: ShardRecord | None
     is_last: bool
+    remarks: Mapping[str, int] = field(default_factory=dict)
 
 
 class ShardWorker:
@@ -223,7 +227,7 @@ class ShardWorker:
         self._config = config
         check_seen(config.dataset)
         here = self._collection = config.collection
-        self._environment = environment or opened(here.environment, here.num_envs)
+        self._environment = environment or opened(here)
         first_env = config.worker * self._environment.num_envs
         self._session = Session(
             *(self._environment, here.policy, here.seed, config.session, first_env),
@@ -276,7 +280,8 @@ class ShardWorker:
         if is_last and unit.episodes is None:
             episodes += self._append(unit, shards, self._session.cut(), episodes)
         ends = self._is_full() or (is_last and self._shard_steps > 0)
-        return UnitResult(steps, episodes, self._finish(shards) if ends else None, is_last)
+        record = self._finish(shards) if ends else None
+        return UnitResult(steps, episodes, record, is_last, self._environment.intake.drain())
 
     def close(self) -> None:
         """Close the environment, and drop an open shard."""
@@ -326,8 +331,9 @@ class ShardWorker:
         return shards.finish()
 
 
-def opened(source: EnvSource, num_envs: int) -> VectorEnvironment:
-    """Return the environment of a user's argument; for ``module:name``, the result of that object."""
+def opened(collection: Collection) -> VectorEnvironment:
+    """Return the environment of a collection; for ``module:name``, the result of that object."""
+    source = collection.environment
     if isinstance(source, str) and ":" in source:
         source = load_object(source)
-    return open_environment(source, num_envs)
+    return open_environment(source, collection.num_envs, collection.autoreset)

@@ -57,6 +57,7 @@ class Remainder:
         counts: [n] steps of each environment.
         finals: last observations that overflow the shared memory, and all those of fields that are not shared.
         more: arrays of the steps that have no room: observations, steps and outcomes.
+        remarks: see ``Steps``.
     """
 
     length: int
@@ -64,6 +65,7 @@ class Remainder:
     ends: list[tuple[int, int]]
     finals: list[Arrays]
     more: tuple[Arrays, Arrays, Arrays]
+    remarks: Mapping[str, int]
 
 
 class SharedSteps:
@@ -108,12 +110,13 @@ class SharedSteps:
             _without(steps.step, [*self._actions, IS_INIT]),
             _without(steps.next, _OUTCOME),
         )
-        return Remainder(steps.length, steps.counts, list(steps.final), overflow, more)
+        return Remainder(steps.length, steps.counts, list(steps.final), overflow, more, steps.remarks)
 
     def get(self, slot: int, remainder: Remainder) -> Steps:
         """Return the steps in a slot; they are valid until the worker is given the slot again."""
         steps = self.steps(slot, remainder.length)
         steps.counts[:] = remainder.counts
+        steps.remarks.update(remainder.remarks)
         for table, more in zip((steps.observation, steps.step, steps.next), remainder.more, strict=True):
             table |= more
         room = _finals(self._layout)

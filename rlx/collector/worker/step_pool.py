@@ -18,8 +18,9 @@ from rlx.collector.environment.state_restore import restore
 from rlx.collector.environment.state_rules import HiddenStateError
 from rlx.collector.policy.protocol import FunctionPolicy, Policy, RandomActions
 from rlx.collector.policy.spec import as_policy, exploring, has_torch
+from rlx.collector.rollout.infos import InfoKeys, Infos
 from rlx.collector.rollout.loop import EvenRollout, Rollout
-from rlx.collector.rollout.steps import InfoKeys, Infos, Steps
+from rlx.collector.rollout.steps import Steps
 from rlx.collector.worker.pool import WorkerPool
 from rlx.collector.worker.shared_steps import Description, MemoryLayout, Remainder, SharedSteps, Weights
 from rlx.engine.actor import Actor, Actors
@@ -55,6 +56,7 @@ class WorkerConfig:
     threads: int | None = None
     drop: Sequence[str] = ()
     info_keys: InfoKeys = ()
+    autoreset: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", check_whole("seed", self.seed, 0, error=CollectError))
@@ -95,7 +97,7 @@ class StepWorker:
         self._memory: SharedSteps | None = None
         self._edition = 0
         self._version = 0
-        self._environment = open_environment(config.create_env_fn)
+        self._environment = open_environment(config.create_env_fn, autoreset=config.autoreset)
         try:
             self._policy = None if config.policy is None else self._make_policy(config)
         except BaseException:
@@ -167,7 +169,9 @@ class StepWorker:
         if task.is_random and self._policy is not None:
             policy = RandomActions(self._policy, self._random)
         with exploring(self._config.exploration_type):
-            return self._rollout.run(policy, self._version, task.length, into, should_stop)
+            steps = self._rollout.run(policy, self._version, task.length, into, should_stop)
+        steps.remarks.update(self._environment.intake.drain())
+        return steps
 
     def _use(self, weights: Weights) -> None:
         self._version = weights.version

@@ -10,7 +10,8 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from rlx.collector.environment.vector import SerialVectorEnv, VectorEnvironment, _copied_end, serial
+from rlx.collector.environment.lanes import SerialVectorEnv, made_in_lane
+from rlx.collector.environment.vector import VectorEnvironment, serial
 from rlx.errors import CollectError
 from tests.collector.walks import Talkative, Walk
 
@@ -50,12 +51,17 @@ class Doubled(Walk):
 def test_steps_are_those_of_gymnasium(kind: type[Walk]) -> None:
     makes = [partial(kind, lane) for lane in range(LANES)]
     theirs = SyncVectorEnv(makes, autoreset_mode=AutoresetMode.SAME_STEP)
-    ours = SerialVectorEnv(makes)
-    assert_same(ours.reset(seed=[1, 2, 3]), theirs.reset(seed=[1, 2, 3]))
+    ours = SerialVectorEnv(makes, "walks")
+
+    def assert_both(found: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
+        assert_same(found[:-1], expected[:-1])
+        assert_same_infos(found[-1], expected[-1])
+
+    assert_both(ours.reset(seed=[1, 2, 3]), theirs.reset(seed=[1, 2, 3]))
     for actions in np.random.default_rng(0).integers(0, 4, (40, LANES)):
-        assert_same(ours.step(actions), theirs.step(actions))
+        assert_both(ours.step(actions), theirs.step(actions))
     mask = np.array([True, False, True])
-    assert_same(ours.reset(options={"reset_mask": mask}), theirs.reset(options={"reset_mask": mask}))
+    assert_both(ours.reset(options={"reset_mask": mask}), theirs.reset(options={"reset_mask": mask}))
 
 
 class Reused(gymnasium.ObservationWrapper[Any, Any, Any]):
@@ -82,7 +88,7 @@ def test_last_observations_are_kept_where_a_reset_writes_into_their_array(kind: 
     makes = [partial(Reused, kind, lane) for lane in range(LANES)]
     reused = serial(makes, "reused", is_batched=True)
     fresh = serial([partial(kind, lane) for lane in range(LANES)], "fresh", is_batched=True)
-    alone = _copied_end(makes[0])  # as it is in a process of its own
+    alone = made_in_lane(makes[0], 0, "alone")  # as it is in a process of its own
     for env in (reused, fresh):
         env.reset([1, 2, 3])
     alone.reset(seed=1)
@@ -106,9 +112,10 @@ def test_an_observation_of_another_shape_is_refused() -> None:
             _, *outcome = super().step(action)
             return (np.zeros(1, np.float32), *outcome)  # type: ignore[return-value]
 
-    env = SerialVectorEnv([Grown])
+    env = SerialVectorEnv([Grown], "grown")
     env.reset(seed=[0])
-    with pytest.raises(ValueError, match="shape"):
+    expected = r"grown gave observation of float32\[1\], expected float32\[3\] for Box.*, in step 1 of environment 0"
+    with pytest.raises(CollectError, match=expected):
         env.step(np.zeros(1, np.int64))
 
 
@@ -169,15 +176,29 @@ def assert_same(found: Any, expected: Any) -> None:
     elif isinstance(found, tuple):
         for one, other in zip(found, expected, strict=True):
             assert_same(one, other)
-    elif isinstance(found, np.ndarray) and found.dtype != object:
+    elif isinstance(found, np.ndarray):
         assert found.dtype == expected.dtype
         np.testing.assert_array_equal(found, expected)
-    elif isinstance(found, np.ndarray):
-        assert [str(one) for one in found] == [str(one) for one in expected] or "object" in str(found)
+
+
+def assert_same_infos(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Compare infos where they are said: gymnasium has zeros elsewhere, and these arrays of objects."""
+    assert list(found) == list(expected)
+    for key, value in expected.items():
+        if isinstance(value, dict):
+            assert_same_infos(found[key], value)
+        elif key.startswith("_"):
+            np.testing.assert_array_equal(found[key], value)
+        elif key != "object":
+            for env in found[f"_{key}"].nonzero()[0]:
+                if isinstance(value[env], dict):
+                    assert_same(found[key][env], value[env])
+                    continue
+                np.testing.assert_equal(found[key][env], np.asarray(value[env], np.asarray(found[key][env]).dtype))
 
 
 def test_environments_are_gymnasiums() -> None:
-    env = SerialVectorEnv([partial(gymnasium.make, "CartPole-v1")])
+    env = SerialVectorEnv([partial(gymnasium.make, "CartPole-v1")], "poles")
     env.reset(seed=[3])
     assert env.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
     env.close()

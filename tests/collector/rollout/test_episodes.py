@@ -13,8 +13,9 @@ from rlx.collector.environment.space import Arrays, RandomPolicy
 from rlx.collector.environment.vector import serial
 from rlx.collector.policy.protocol import FunctionPolicy
 from rlx.collector.rollout.episodes import Ended, Episodes
+from rlx.collector.rollout.infos import Infos
 from rlx.collector.rollout.loop import Rollout
-from rlx.collector.rollout.steps import Infos, Steps
+from rlx.collector.rollout.steps import Steps
 from tests.collector.walks import Talkative
 
 LANES = 4

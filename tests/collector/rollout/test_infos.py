@@ -35,7 +35,8 @@ def test_what_a_step_says_is_in_that_step(mode: AutoresetMode) -> None:
     assert torch.equal(info["vector"], expected[..., None].expand(-1, -1, 2) / 2)
     odd = torch.where(expected % 2 == 1, expected.double(), torch.nan)
     assert torch.equal(info["odd", "t"].nan_to_num(-1), odd.nan_to_num(-1))
-    assert torch.equal(info["last"], torch.where(batch["next", "done"][..., 0], expected, 0))
+    last = torch.where(batch["next", "done"][..., 0], expected.double(), torch.nan)
+    assert torch.equal(info["last"].nan_to_num(-1), last.nan_to_num(-1))
     assert info["who"] == [["lane 0"] * 60, ["lane 1"] * 60]
 
 
@@ -107,9 +108,9 @@ def test_an_entry_that_only_some_workers_have(keys: Any) -> None:
     assert silent["odd", "t"].isnan().all()
     assert silent["vector"].shape == (20, 2)
     assert silent["vector"].isnan().all()
-    assert silent["t"].tolist() == [0] * 20
+    assert silent["t"].isnan().all()
     assert silent["who"] == [""] * 20
-    assert talks["t"].dtype == torch.int64
+    assert talks["t"].isfinite().all()
     assert talks["vector"].isfinite().all()
     assert talks["who"] == ["lane 0"] * 20
 

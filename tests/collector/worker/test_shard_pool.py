@@ -2,7 +2,7 @@ import logging
 import signal
 import subprocess
 from collections import Counter as Tally
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
@@ -246,6 +246,9 @@ class Ledger:
         assert record.name not in self.records
         assert record.name.startswith(f"{worker}-")
         self.records[record.name] = record
+
+    def remark(self, remarks: Mapping[str, int]) -> None:
+        assert set(remarks) <= {"observation: outside its space"}  # of a Counter with many episodes
 
     def advance(self, steps: int, episodes: int) -> None:
         self.steps += steps

@@ -1,0 +1,326 @@
+"""Values that environments and policies give: copied into the dtypes of their spaces, or refused."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from rlx.collector.environment.space import Arrays, Space, dtype_of, flatten, leaves, part_name
+from rlx.errors import CollectError
+from rlx.numbers import array_of
+
+logger = logging.getLogger(__name__)
+# The field that is rounded to float32 without a remark: batches have float32, as documented, not as the environment's.
+REWARD = "reward"
+_WHOLE = "biu"
+_MOST = 1 << 63  # int64 holds the whole numbers below
+
+
+class At(NamedTuple):
+    """A step, 0 for a reset, and the number of the environment; None for that of each row."""
+
+    step: int
+    env: int | None = None
+
+    def __str__(self) -> str:
+        step = f"in step {self.step}" if self.step else "in reset"
+        return step if self.env is None else f"{step} of environment {self.env}"
+
+
+class Cast(NamedTuple):
+    """Values in another dtype.
+
+    Args:
+        values: the values.
+        changed: bool, those that are other numbers now, such as infinities.
+        rounded: bool, those that are only rounded, from one floating-point dtype to another.
+    """
+
+    values: NDArray[Any]
+    changed: NDArray[np.bool_]
+    rounded: NDArray[np.bool_]
+
+
+def cast(values: NDArray[Any], dtype: np.dtype[Any]) -> Cast:
+    """Return numbers in another dtype, and which of them it changes.
+
+    Example:
+        >>> cast(np.array([44, 300]), np.dtype("uint8")).changed
+        array([False,  True])
+        >>> cast(np.array([0.5, 0.1, 1e300]), np.dtype("float32"))[1:]
+        (array([False, False,  True]), array([False,  True, False]))
+    """
+    with np.errstate(all="ignore"):
+        found = values.astype(dtype)
+        back = found.astype(values.dtype)
+        if values.dtype.kind in _WHOLE:
+            changed = (back != values) | ((found < 0) != (values < 0))
+            if dtype.kind == "f":  # beyond the limits of whole numbers, the way back is not defined
+                changed |= np.abs(found) >= 2.0 ** (8 * values.dtype.itemsize - (values.dtype.kind == "i"))
+            return Cast(found, changed, np.zeros_like(changed))
+        differs = (back != values) & ~np.isnan(values)
+        changed = differs if dtype.kind != "f" else differs & ~np.isfinite(found)
+    return Cast(found, changed, differs & ~changed)
+
+
+class Intake:
+    """Intake of the values of an environment or a policy.
+
+    Args:
+        giver: who gives them, for messages.
+
+    Attributes:
+        remarks: number of steps by what was kept although nothing declares it, or not kept, since the last ``drain``.
+    """
+
+    def __init__(self, giver: str) -> None:
+        self.giver = giver
+        self.remarks: dict[str, int] = {}
+
+    def remark(self, remark: str, steps: int) -> None:
+        """Add to the number of steps of a remark."""
+        self.remarks[remark] = self.remarks.get(remark, 0) + steps
+
+    def drain(self) -> dict[str, int]:
+        """Return the remarks since the last call."""
+        drained, self.remarks = self.remarks, {}
+        return drained
+
+    def taker(self, space: Space, name: str) -> Taker:
+        """Return what takes over the values of a space.
+
+        Args:
+            name: of the field.
+        """
+        if isinstance(space, spaces.Dict):
+            return _Keys(self, space, name, {k: self.taker(p, part_name(space, name, k)) for k, p in space.items()})
+        if isinstance(space, spaces.Tuple):
+            return _Parts(self, space, name, [self.taker(part, f"{name}/{i}") for i, part in enumerate(space.spaces)])
+        return (_Text if isinstance(space, spaces.Text) else _Leaf)(self, space, name)
+
+    def cast(self, name: str, values: NDArray[Any], dtype: np.dtype[Any], at: At | None, dims: int = 1) -> NDArray[Any]:
+        """Return a copy in another dtype; count what is rounded.
+
+        Args:
+            dims: dimensions before those of a value: environments, and steps from ``at`` on.
+
+        Raises:
+            CollectError: it changes a value, other than by rounding a floating-point number to another.
+        """
+        if values.dtype.kind == dtype.kind == "f":
+            with np.errstate(all="ignore"):
+                found = values.astype(dtype)
+            if (found == values).all():
+                return found
+        found, changed, rounded = cast(values, dtype)
+        if changed.any():
+            first = tuple(np.argwhere(changed)[0].tolist())
+            value = values[first].item()
+            place = at
+            if at is not None and dims:
+                place = At(at.step + (first[1] if dims > 1 else 0), first[0])
+            raise CollectError(
+                f"{self.giver} gave {name} {value!r} of {values.dtype}, which {dtype} would change to "
+                f"{found[first].item()!r}{'' if place is None else f', {place}'}",
+                hint=f"{name} should be {dtype} in the first place, or declared to be {values.dtype}",
+            )
+        if rounded.any() and name != REWARD:
+            steps = rounded.reshape(*values.shape[:dims], -1).any(-1) if values.ndim > dims else rounded
+            self.remark(f"{name}: {values.dtype} rounded to {dtype}", int(steps.sum()))
+        return found
+
+
+class Taker:
+    """Takes over the values of a space: returns a copy of each, in the space's dtypes."""
+
+    def __init__(self, intake: Intake, space: Space, name: str) -> None:
+        self._intake = intake
+        self._space = space
+        self._name = name
+
+    def __call__(self, value: Any, at: At | None, rows: tuple[int, ...] = ()) -> Any:
+        """Return a copy of a value, in the space's dtypes.
+
+        Args:
+            value: arrays, tensors, numbers or lists of them, in a tree like the space.
+            at: where it was given, for messages.
+            rows: (n,) if the values of n environments are stacked.
+
+        Raises:
+            CollectError: it lacks a part, or has another shape or kind; or its cast changes a value.
+        """
+        raise NotImplementedError
+
+    def _refused(self, said: str, at: At | None) -> CollectError:
+        return CollectError(f"{self._intake.giver} gave {said}{'' if at is None else f', {at}'}")
+
+
+class _Keys(Taker):
+    def __init__(self, intake: Intake, space: Space, name: str, parts: Mapping[str, Taker]) -> None:
+        super().__init__(intake, space, name)
+        self._parts = dict(parts)
+
+    def __call__(self, value: Any, at: At | None, rows: tuple[int, ...] = ()) -> Any:
+        try:
+            taken = {key: part(value[key], at, rows) for key, part in self._parts.items()}
+        except (KeyError, TypeError, IndexError) as exc:
+            found = ", ".join(map(repr, value)) if isinstance(value, Mapping) else f"a {type(value).__name__}"
+            expected = ", ".join(map(repr, self._parts))
+            raise self._refused(f"{self._name} with {found}, expected {expected}", at) from exc
+        if len(value) > len(taken):
+            for key in value.keys() - taken.keys():
+                said = f"{self._name}: key {key!r} is not in its space, and not kept"
+                self._intake.remark(said, rows[0] if rows else 1)
+        return taken
+
+
+class _Parts(Taker):
+    def __init__(self, intake: Intake, space: Space, name: str, parts: Sequence[Taker]) -> None:
+        super().__init__(intake, space, name)
+        self._parts = list(parts)
+
+    def __call__(self, value: Any, at: At | None, rows: tuple[int, ...] = ()) -> Any:
+        if not isinstance(value, Sequence | np.ndarray) or len(value) != len(self._parts):
+            raise self._refused(f"{self._name} {value!r}, expected {len(self._parts)} parts", at)
+        return tuple(part(value[i], at, rows) for i, part in enumerate(self._parts))
+
+
+class _Text(Taker):
+    def __call__(self, value: Any, at: At | None, rows: tuple[int, ...] = ()) -> Any:
+        texts = list(value) if rows and isinstance(value, Sequence | np.ndarray) else [value]
+        if len(texts) != (rows[0] if rows else 1) or not all(isinstance(text, str) for text in texts):
+            raise self._refused(f"{self._name} {value!r}, expected text", at)
+        return tuple(texts) if rows else value
+
+
+class _Leaf(Taker):
+    def __init__(self, intake: Intake, space: Space, name: str) -> None:
+        super().__init__(intake, space, name)
+        self._dtype = dtype_of(space)
+        self._shape = tuple(space.shape or ())
+        self._is_whole = self._dtype == np.int64 and not self._shape
+
+    def __call__(self, value: Any, at: At | None, rows: tuple[int, ...] = ()) -> Any:
+        dtype, shape = self._dtype, (*rows, *self._shape)
+        if self._is_whole and type(value) is int and -_MOST <= value < _MOST:
+            return np.int64(value)
+        try:
+            array = value if type(value) is np.ndarray else array_of(value)
+        except (TypeError, ValueError, RuntimeError) as exc:  # such as lists of several lengths
+            raise self._refused(
+                f"a {type(value).__name__}: expected {self._name} of {self._space} ({exc})", at
+            ) from exc
+        if array.dtype == dtype and array.shape == shape:
+            return array.copy()
+        is_alike = np.can_cast(array.dtype, dtype, "same_kind") or (array.dtype.kind in _WHOLE and dtype.kind in _WHOLE)
+        if array.shape != shape or not is_alike:
+            found, expected = f"{array.dtype}{list(array.shape)}", f"{dtype}{list(shape)} for {self._space}"
+            shown = "" if is_alike or array.size == 0 else f", found {array.flat[0]!r}"
+            raise self._refused(f"{self._name} of {found}, expected {expected}{shown}", at)
+        return self._intake.cast(self._name, array, dtype, at, len(rows))
+
+
+class ActionCheck:
+    """Converter of a policy's outputs to actions that fit the space; raises if they do not."""
+
+    def __init__(self, action_space: Space, num_envs: int) -> None:
+        self._space = action_space
+        self._num_envs = num_envs
+        self._leaves = leaves(action_space, "action")
+        self._take = Intake("policy").taker(action_space, "action")
+        leaf = self._leaves.get("action")
+        # The start, number and dtype of actions that are one number of a few.
+        self._discrete: tuple[int, int, np.dtype[Any]] | None = None
+        if isinstance(leaf, spaces.Discrete):
+            self._discrete = int(leaf.start), int(leaf.n), dtype_of(leaf)
+
+    def __call__(self, actions: Any, at: At | None = None) -> tuple[Any, Arrays]:
+        """Return the actions as the environments take them, and their arrays by the names of their fields.
+
+        Raises:
+            CollectError: they do not fit, or their cast changes one other than by rounding.
+        """
+        if self._discrete is not None and type(actions) is np.ndarray:
+            start, n, dtype = self._discrete
+            if actions.dtype == dtype and actions.shape == (self._num_envs,):
+                numbers = actions.tolist()
+                if start <= min(numbers) and max(numbers) < start + n:
+                    return actions, {"action": actions}
+        taken = self._take(actions, at, (self._num_envs,))
+        fitting = flatten(self._space, "action", taken)
+        for name, leaf in self._leaves.items():
+            if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete):
+                outside = outside_of(leaf)
+                if outside is not None and outside(fitting[name]).any():
+                    raise CollectError(f"policy gave {name} {fitting[name].tolist()}: expected numbers of {leaf}")
+        return taken, fitting
+
+
+def copied(value: Any) -> Any:
+    """Return a value with copies of its arrays and tensors; other objects are the same."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, Mapping):
+        return {key: copied(part) for key, part in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(map(copied, value)) if type(value) in (tuple, list) else tuple(map(copied, value))
+    return value.clone() if hasattr(value, "clone") and hasattr(value, "detach") else value
+
+
+def outside_of(leaf: Space) -> Callable[[NDArray[Any]], NDArray[np.bool_]] | None:
+    """Return a function that tells which values [S, ...] are outside a space, [S]; None if its dtype holds no other.
+
+    Example:
+        >>> outside_of(spaces.Box(-1, 1, (1,)))(np.array([[0.5], [7], [np.nan]]))
+        array([False,  True,  True])
+    """
+    low: Any
+    high: Any
+    if isinstance(leaf, spaces.Box):
+        low, high = (
+            bound.flat[0] if bound.size and (bound == bound.flat[0]).all() else bound for bound in (leaf.low, leaf.high)
+        )
+    elif isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete):
+        low, high = leaf.start, leaf.start + (leaf.n if isinstance(leaf, spaces.Discrete) else leaf.nvec) - 1
+    elif isinstance(leaf, spaces.MultiBinary):
+        low, high = 0, 1
+    else:
+        return None
+    dtype = dtype_of(leaf)
+    if dtype == np.bool_:
+        return None
+    if dtype.kind != "f" and np.all(low == np.iinfo(dtype).min) and np.all(high == np.iinfo(dtype).max):
+        return None
+    is_finite = bool(np.isfinite(low).any() or np.isfinite(high).any())
+
+    def outside(values: NDArray[Any]) -> NDArray[np.bool_]:
+        # NaN is within no limits.
+        inside = (values >= low) & (values <= high) if is_finite else ~np.isnan(values)
+        found: NDArray[np.bool_] = ~inside.all(tuple(range(1, values.ndim)))
+        return found
+
+    return outside
+
+
+class Remarks:
+    """Counts of the remarks of all workers; the first of each is logged.
+
+    Attributes:
+        counts: number of steps by remark.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def add(self, remarks: Mapping[str, int]) -> None:
+        """Add the remarks of an ``Intake``."""
+        for remark, steps in remarks.items():
+            if remark not in self.counts:
+                logger.warning("the environment's %s; later ones are only counted", remark)
+            self.counts[remark] += steps

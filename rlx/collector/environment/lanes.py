@@ -1,0 +1,185 @@
+"""gymnasium's environments side by side, one after the other or each in a process, with what they give taken over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array, iterate
+
+from rlx.collector.environment.intake import At, Intake, copied
+from rlx.numbers import check_flag, check_real
+
+# An entry of ``info``: the remarks of an environment in another process.
+REMARKS = "rlx_remarks"
+FINAL_OBS = ("final_obs", "final_observation")
+MakeEnv = Callable[[], Any]
+# The types of almost all flags, which need no further check.
+_FLAGS = (bool, np.bool_)
+_EXACT = 1 << 53  # float64 holds all whole numbers up to here
+
+
+class Lane(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """One environment of several, whose values are copied and checked when it gives them.
+
+    Args:
+        number: of the environment.
+        intake: takes its values over.
+        sends: whether the remarks of the intake, which is in another process, are sent in ``info``.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], number: int, intake: Intake, *, sends: bool = False) -> None:
+        super().__init__(env)
+        self._number = number
+        self._intake = intake
+        self._take = intake.taker(env.observation_space, "observation")
+        self._sends = sends
+        self._steps = 0
+
+    @property
+    def spec(self) -> Any:  # type: ignore[override]
+        """The environment's own: this is no wrapper that a user has chosen."""
+        return self.env.spec
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Return gymnasium's two results."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self.taken(observation, 0), self._said(info)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Return gymnasium's five results."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._steps += 1
+        check_outcome(reward, terminated, truncated)
+        info = copied(info) if terminated or truncated else info  # a reset may write into it
+        return self.taken(observation, self._steps), reward, terminated, truncated, self._said(info)
+
+    def taken(self, observation: Any, step: int) -> Any:
+        """Return a copy of an observation, in the dtypes of its space."""
+        return self._take(observation, At(step, self._number))
+
+    def _said(self, info: dict[str, Any]) -> dict[str, Any]:
+        if not (self._sends and self._intake.remarks):
+            return info
+        return {**info, REMARKS: tuple(self._intake.drain().items())}
+
+
+def check_outcome(reward: Any, terminated: Any, truncated: Any) -> None:
+    """Raise TypeError if numpy would store another value without an error: None as NaN or False."""
+    if float(check_real("reward", reward, error=TypeError)) != reward == reward:
+        raise TypeError(f"reward {reward!r}: expected a number that float64 holds")
+    check_flag("terminated", terminated, error=TypeError)
+    check_flag("truncated", truncated, error=TypeError)
+
+
+def in_lanes(envs: Sequence[gymnasium.Env[Any, Any]], intake: Intake) -> list[Lane]:
+    """Return the environments of this process, each with an intake that they share."""
+    return [Lane(env, number, intake) for number, env in enumerate(envs)]
+
+
+def made_in_lane(make: MakeEnv, number: int, name: str) -> Any:
+    """Return the environment that a function makes, in the process that calls it."""
+    env = make()
+    return Lane(env, number, Intake(name), sends=True) if isinstance(env, gymnasium.Env) else env
+
+
+def add_info(infos: dict[str, Any], info: Mapping[Any, Any], env: int, num_envs: int) -> None:
+    """Add the info of an environment to those of several, which are as gymnasium has them, but with each value as it
+    was given, in arrays of objects: the dtype of one need not hold the others.
+    """
+    for key, value in info.items():
+        there = infos.get(key)
+        if isinstance(value, Mapping) and key not in FINAL_OBS and (there is None or isinstance(there, dict)):
+            add_info(infos.setdefault(key, {}), value, env, num_envs)
+        else:
+            if not isinstance(there, np.ndarray):
+                there = infos[key] = np.full(num_envs, None, object)
+            there[env] = copied(value)
+        infos.setdefault(f"_{key}", np.zeros(num_envs, bool))[env] = True
+
+
+class _Infos:
+    num_envs: int
+
+    def _add_info(self, vector_infos: dict[str, Any], env_info: Mapping[Any, Any], env_num: int) -> dict[str, Any]:
+        add_info(vector_infos, env_info, env_num, self.num_envs)
+        return vector_infos
+
+
+class SerialVectorEnv(_Infos, SyncVectorEnv):
+    """gymnasium's environments in turn, reset in the step that ends an episode.
+
+    Observations that are one array are copied once in a step; gymnasium's own class copies them three times.
+    """
+
+    def __init__(self, makes: Sequence[Any], name: str) -> None:
+        super().__init__(makes, autoreset_mode=AutoresetMode.SAME_STEP)
+        self.intake = Intake(name)
+        self._bare = list(self.envs)
+        self.envs: Any = in_lanes(self.envs, self.intake)
+        space = self.single_observation_space
+        self._plain: Any = (space.dtype, space.shape) if isinstance(space, spaces.Box | spaces.Discrete) else None
+        self._is_whole = isinstance(space, spaces.Discrete) and space.dtype == np.int64
+        self._latest: Any = None  # observations of the last step or reset
+        self._steps = 0
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        """Return gymnasium's two results."""
+        if self._plain is not None and options is not None and "reset_mask" in options:
+            self._env_obs = list(self._latest)  # of those that are not reset
+        self._latest, infos = super().reset(seed=seed, options=options)
+        return self._latest, infos
+
+    def step(self, actions: Any) -> Any:
+        """Return gymnasium's five results."""
+        if type(actions) is not np.ndarray:
+            actions = iterate(self.action_space, actions)
+        self._steps += 1
+        n, (dtype, shape) = self.num_envs, self._plain or (None, ())
+        observations: Any = np.empty((n, *shape), dtype)
+        rewards, terminated, truncated = np.empty(n), np.zeros(n, bool), np.zeros(n, bool)
+        infos: dict[str, Any] = {}
+        are_plain = self._plain is not None
+        for number, (env, action) in enumerate(zip(self._bare, actions, strict=True)):
+            observation, reward, is_terminated, is_truncated, info = env.step(action)
+            if not (
+                (isinstance(reward, float) or (type(reward) is int and -_EXACT <= reward <= _EXACT))
+                and isinstance(is_terminated, _FLAGS)
+                and isinstance(is_truncated, _FLAGS)
+            ):
+                check_outcome(reward, is_terminated, is_truncated)
+            rewards[number] = reward
+            if is_terminated or is_truncated:
+                terminated[number], truncated[number] = is_terminated, is_truncated
+                final = self.envs[number].taken(observation, self._steps)
+                infos = self._add_info(infos, {"final_obs": final, "final_info": info}, number)
+                observation, info = env.reset()
+            if info:
+                infos = self._add_info(infos, info, number)
+            if are_plain and (
+                (type(observation) is np.ndarray and observation.dtype == dtype and observation.shape == shape)
+                or (self._is_whole and type(observation) is int)
+            ):
+                observations[number] = observation
+                continue
+            if are_plain:  # those before it were
+                self._env_obs[:number], are_plain = observations[:number], False
+            self._env_obs[number] = self.envs[number].taken(observation, self._steps)
+        if not are_plain:
+            empty: Any = create_empty_array(self.single_observation_space, n, np.empty)
+            observations = concatenate(self.single_observation_space, self._env_obs, empty)
+        self._latest = observations
+        return observations, rewards, terminated, truncated, infos
+
+
+class ParallelVectorEnv(_Infos, AsyncVectorEnv):
+    """gymnasium's environments, each in a process, reset in the step that ends an episode."""
+
+    def __init__(self, makes: Sequence[MakeEnv], name: str, start_method: str) -> None:
+        lanes = [partial(made_in_lane, make, number, name) for number, make in enumerate(makes)]
+        super().__init__(lanes, context=start_method, autoreset_mode=AutoresetMode.SAME_STEP)
