@@ -268,14 +268,25 @@ def _() -> None:
     sampler = ours.PrioritizedSampler(max_capacity=20, alpha=1, beta=1)
     buffer = filled(sampler=sampler)
     buffer.update_priority(torch.arange(10), 1e-30)
-    assert sampler.state_dict()["weights"].dtype == torch.float64
-    assert sampler.state_dict()["weights"].is_cpu
+    assert sampler.state_dict()["priorities"].dtype == torch.float32
+    assert sampler.state_dict()["priorities"].is_cpu
     slices = ours.PrioritizedSliceSampler(20, 1, 1, slice_len=4)
     assert (filled(sampler=slices).sample()["observation"].diff(dim=0) == 1).all()
     for kind in (ours.PrioritizedReplayBuffer, ours.TensorDictPrioritizedReplayBuffer):
         made = kind(alpha=1, beta=1, batch_size=3)
         made.update_priority(made.extend(numbered(5)), torch.tensor([0.0, 0, 0, 0, 1]))
         assert made.sample()["observation"].tolist() == [[4]] * 3
+
+
+@claim("generations_of")
+def _() -> None:
+    writer = ours.RoundRobinWriter(track_generations=True)
+    buffer = filled(0, storage=ours.LazyTensorStorage(5), writer=writer, batch_size=3)
+    rows = buffer.extend(numbered(5))
+    before = buffer.storage.generations_of(rows.numpy())
+    buffer.extend(numbered(2))
+    assert (buffer.storage.generations_of(rows.numpy()) > before).tolist() == [True, True, False, False, False]
+    assert "index_generation" in buffer.sample().keys()  # noqa: SIM118 (a TensorDict is no mapping of its keys)
 
 
 @claim("RandomSampler")

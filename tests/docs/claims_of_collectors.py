@@ -201,7 +201,7 @@ def _() -> None:
     assert given._episode == 2, "stepped itself"
     vector = gymnasium.vector.SyncVectorEnv([Counter] * 2)
     batches(vector, frames_per_batch=4, total_frames=8)
-    assert vector.envs[0]._t > 0  # type: ignore[attr-defined]
+    assert vector.envs[0].unwrapped._t > 0  # type: ignore[attr-defined]
 
 
 @claim("rollout(policy=) of a plain torch module")
