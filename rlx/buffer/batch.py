@@ -1,6 +1,5 @@
 """Batches of steps: the forms they come in, their dimensions, rows of an index, marks, and their trajectories."""
 
-import logging
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from tensordict import LazyStackedTensorDict, NestedKey, TensorDict, TensorDictBase, is_non_tensor, is_tensorclass
 from tensordict.utils import expand_as_right
 
-from rlx.buffer.index.continuity import INDEX, Evidence, Leaves, Path, contradicted, observed, taken
+from rlx.buffer.index.continuity import INDEX, Evidence, Leaves, Path, observed, taken
 from rlx.buffer.index.trajectory_index import RingTrajectoryIndex
 from rlx.buffer.protocol import Keys, Rows, Storage
 from rlx.buffer.storage.step_schema import accelerator_of, leaves, leaves_of, nested, padded, text_leaves
@@ -22,7 +21,6 @@ from rlx.store.dataset import normalize
 from rlx.store.ted import to_leaf, to_rows
 from rlx.transform.protocol import as_path
 
-logger = logging.getLogger(__name__)
 ITEM = "_item"
 GENERATION = "index_generation"
 
@@ -178,7 +176,12 @@ def columns_of(data: Any, ndim: int, *, is_step: bool = False) -> tuple[Form, Le
     """
     found: dict[Path, torch.Tensor] = {}
     if isinstance(data, TensorDictBase):
-        return (TENSORDICT, found) if data.batch_dims == ndim and _add_tensors(data, (), found) else None
+        try:
+            return (TENSORDICT, found) if data.batch_dims == ndim and _add_tensors(data, (), found) else None
+        except RuntimeError as exc:  # of a lazy stack of steps that differ
+            raise SchemaMismatchError(
+                f"steps of several shapes: expected one for all; {exc}", hint="use a LazyStackStorage"
+            ) from exc
     if not isinstance(data, dict):
         return None
     is_numpy = _add_arrays(data, (), found, may_be_numbers=is_step and not ndim)
@@ -423,8 +426,6 @@ def _chains(
         evidence,
         None if evidence is None else _is_init(steps),
     )
-    if index.contradictions:
-        logger.warning(contradicted(index.contradictions, "trajectory_key"))
     first, lengths = index.trajectories()
     chains = index.follow(first, int(lengths.max()))
     return chains[chains >= 0], lengths

@@ -21,6 +21,7 @@ from rlx.buffer.tensordict_replay_buffer import PrioritizedReplayBuffer, TensorD
 from rlx.buffer.transform import NStep
 from rlx.buffer.writer import RoundRobinWriter
 from rlx.errors import OptionError, SamplingError, SchemaMismatchError
+from rlx.transform.protocol import as_path
 from tests.buffer import producers
 
 
@@ -467,3 +468,83 @@ def test_a_consuming_sampler_cannot_be_read_ahead() -> None:
         ReplayBuffer(sampler=ConsumingSampler(), batch_size=2, prefetch=2)
     with pytest.raises(OptionError, match="prefetch 2: expected 0 with a ConsumingSampler"):
         ReplayBuffer(batch_size=2, prefetch=2).set_sampler(ConsumingSampler())
+
+
+def walk(steps: int, *, ids: bool = True) -> TensorDict:
+    """One episode in which each observation is the next one of the step before."""
+    observation = torch.arange(steps + 1.0)[:, None]
+    after = {
+        "observation": observation[1:].clone(),
+        "reward": torch.ones(steps, 1),
+        "done": torch.zeros(steps, 1).bool(),
+    }
+    made = TensorDict({"observation": observation[:-1], "next": after}, [steps])
+    return made.set(("collector", "traj_ids"), torch.zeros(steps, dtype=torch.int64)) if ids else made
+
+
+@pytest.mark.parametrize("key", ["value", "q", "log_prob", ("info", "lives"), "timestamp", "state_value"])
+def test_values_that_differ_now_and_next_separate_no_steps(key: Any) -> None:
+    steps = walk(6)
+    steps[key], steps["next", *as_path(key)] = torch.rand(6, 1), torch.rand(6, 1)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(10), transform=NStep(3, gamma=1.0), batch_size=6)
+    for part in steps.split(2):
+        buffer.extend(part)
+    assert buffer[:]["next", "reward"].flatten().tolist() == [3, 3, 3, 3, 2, 1]
+    assert buffer.contradictions == 0
+
+
+def test_ids_decide_within_a_write_and_a_contradiction_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    steps = walk(8)
+    steps["observation"][3] += 1e-6
+    steps["observation"][5] += 1e-6
+    buffer = ReplayBuffer(storage=LazyTensorStorage(20), sampler=SliceSampler(slice_len=8, seed=0), batch_size=8)
+    buffer.extend(steps)
+    for _ in range(2):
+        assert buffer.sample()["observation"].flatten().tolist() == steps["observation"].flatten().tolist()
+    assert buffer.contradictions == 2
+    assert caplog.text.count("2 steps: the observation is not the next one") == 1
+    caplog.clear()
+    named = ReplayBuffer(
+        storage=LazyTensorStorage(20),
+        sampler=SliceSampler(slice_len=8, traj_key=("collector", "traj_ids"), seed=0),
+        batch_size=8,
+    )
+    for part in steps.split(3):
+        named.extend(part)
+    assert named.sample()["observation"].flatten().tolist() == steps["observation"].flatten().tolist()
+    assert not caplog.text
+
+
+def test_named_observations_tell_sources_apart() -> None:
+    for named, lengths in (((), [6]), (("place",), [3, 3])):
+        buffer = ReplayBuffer(
+            storage=LazyTensorStorage(20), sampler=SliceSampler(slice_len=1), observation_keys=named, batch_size=1
+        )
+        for source in range(2):
+            steps = walk(3)
+            steps["place"], steps["next", "place"] = steps["observation"] + 10 * source, steps["next", "observation"]
+            buffer.extend(steps.exclude("observation", ("next", "observation")))
+        assert buffer.storage.index().trajectories()[1].tolist() == lengths
+
+
+def test_dicts_of_arrays_are_written_and_given_back() -> None:
+    def step(number: int) -> dict[str, Any]:
+        after = {"observation": np.full(4, number + 1.0, np.float32), "reward": np.float32(1), "done": number == 4}
+        return {"observation": np.full(4, number, np.float32), "action": number, "next": after}
+
+    buffer = ReplayBuffer(storage=LazyTensorStorage(8), sampler=SliceSampler(slice_len=5, seed=0), batch_size=5)
+    assert [buffer.add(step(number)) for number in range(5)] == [0, 1, 2, 3, 4]
+    batch: Any = buffer.sample()
+    assert isinstance(batch["next"]["observation"], np.ndarray)
+    assert batch["observation"][:, 0].tolist() == [0, 1, 2, 3, 4]
+    assert batch["next"]["done"].tolist() == [False] * 4 + [True]
+    many = {"observation": np.zeros((3, 4), np.float32), "action": np.arange(3)}
+    after = {"observation": np.ones((3, 4), np.float32), "reward": np.ones(3, np.float32), "done": np.zeros(3, bool)}
+    assert buffer.extend({**many, "next": after}).tolist() == [5, 6, 7]
+    with pytest.raises(SchemaMismatchError, match=r"key 'action': expected int64\[\], found float32\[\]"):
+        buffer.add({**step(0), "action": 1.5})
+    with pytest.raises(SchemaMismatchError, match=r"key 'action': expected \[3\], found \[2\] steps"):
+        buffer.extend({**many, "action": np.arange(2), "next": after})
+    restored = ReplayBuffer(storage=LazyTensorStorage(8), batch_size=2)
+    restored.load_state_dict(buffer.state_dict())
+    assert isinstance(restored.sample()["observation"], np.ndarray)

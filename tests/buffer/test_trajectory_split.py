@@ -96,7 +96,7 @@ def test_an_observation_that_contradicts_an_id_is_logged(caplog: pytest.LogCaptu
     steps = steps_of([[0, 0, 0, 0]]).reshape(-1)
     steps["next", "observation"] = torch.tensor([2, 3, 9, 5])
     assert split_trajectories(steps)["observation"].tolist() == [[1, 2, 3, 4]]
-    assert "1 step does not start" in caplog.text
+    assert "1 step: the observation is not the next one" in caplog.text
     caplog.clear()
     split_trajectories(steps, trajectory_key=("collector", "traj_ids"))
     assert not caplog.text

@@ -48,19 +48,6 @@ def observed(keys: Collection[Path], named: Collection[Path] = ()) -> list[Path]
     return [key for key in keys if ("next", *key) in keys and any(key[: len(name)] == name for name in known)]
 
 
-def contradicted(steps: int, argument: str) -> str:
-    """Return what to log about steps whose observations contradict their ids.
-
-    Args:
-        argument: what to name the key of the ids by.
-    """
-    some = "1 step does not start" if steps == 1 else f"{steps:,} steps do not start"
-    return (
-        f"{some} from the next observation of the step before, though the trajectory id is the same; ids decide, "
-        f"and {argument} says that they should"
-    )
-
-
 Read = Callable[[Rows, bool], Sequence[torch.Tensor]]
 
 

@@ -1,5 +1,6 @@
 """The index of a ring storage: which row follows which in time, also of interleaved trajectories."""
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
@@ -14,6 +15,7 @@ from rlx.buffer.index.ring import Ring
 from rlx.buffer.index.segments import Runs, Segments, empty_segments, load_segments, save_segments
 from rlx.buffer.protocol import Rows
 
+logger = logging.getLogger(__name__)
 # What is declared of the steps at rows.
 Columns = Callable[[Rows], Facts]
 _GENERATIONS = count(step=1 << 40)
@@ -38,7 +40,6 @@ class RingTrajectoryIndex:
         columns: returns what is declared of the steps at rows; required with a ring, and by ``changed``.
 
     Attributes:
-        contradictions: steps whose observation is not the next one of the step that their id says they follow.
 
     Example:
         >>> index = RingTrajectoryIndex(size=8)
@@ -49,7 +50,8 @@ class RingTrajectoryIndex:
     """
 
     def __init__(self, size: int, lanes: int = 1, *, ring: Ring | None = None, columns: Columns | None = None) -> None:
-        self.contradictions = 0
+        self._contradictions = 0  # within writes
+        self._is_logged = False
         self._generation = first_generation()
         self._ring = ring
         self._columns = columns
@@ -61,6 +63,14 @@ class RingTrajectoryIndex:
     def generation(self) -> int:
         """Changes with every write, and differs between indices."""
         return self._generation + (0 if self._ring is None else self._ring.pushes)
+
+    @property
+    def contradictions(self) -> int:
+        """Number of steps whose observation is not the next one of the step that their id says they follow.
+
+        Within a write, ids decide over observations. A write that begins so is taken for one of another source.
+        """
+        return self._contradictions + self._segments.strays
 
     def before_overwriting(self, head: Rows) -> None:
         """Index what is about to be overwritten, steps before the times [lanes] ``head``, while it is there."""
@@ -202,7 +212,7 @@ class RingTrajectoryIndex:
             detached, late = detached.copy(), late.copy()
             detached[at] |= apart & ~across
             late[at] |= apart & ~across
-            self.contradictions += 0 if ids is None else int((~across & ~apart & ~alike).sum())
+            self._contradictions += 0 if ids is None else int((~across & ~apart & ~alike).sum())
         if segments.ring.lanes > 1:  # ids that several lanes of a write have are looked for write by write
             starts |= facts.begins
         elif evidence is not None:
@@ -230,6 +240,14 @@ class RingTrajectoryIndex:
         )
         segments.append(runs, evidence)
         self._generation += 1
+        if not self._is_logged and (found := self._contradictions + segments.strays):
+            self._is_logged = True
+            logger.warning(
+                "%s: the observation is not the next one of the step before, though the trajectory id is the same; ids "
+                "decide within a write, and a write that begins so is taken for one of another source; traj_key or "
+                "trajectory_key says to go by ids alone",
+                "1 step" if found == 1 else f"{found:,} steps",
+            )
 
     def write_runs(self, lane: Rows, length: Rows, ids: Rows | None, done: Flags) -> None:
         """Index runs [m] of steps of one trajectory each, as ``write`` does for rows.
@@ -367,7 +385,7 @@ class RingTrajectoryIndex:
         is_spread = old.trajectories["is_spread"][trajectory]
         new = empty_segments(ring.size, ring.head)
         new.remember(old)
-        self.contradictions = 0
+        self._contradictions = 0
         self._write(
             new,
             lane,

@@ -69,7 +69,6 @@ def test_no_slice_crosses_from_one_source_into_another(
             buffer.load_state_dict(torch.load(file, weights_only=True))
     told = {number for number, source in enumerate(sources) if isinstance(source, Collected) and not blind}
     check_index(storage, storage.index(), complete=told)
-    assert storage.contradictions == 0 or not blind
     rows = storage.row_at(np.arange(len(storage)))
     found = storage.get(rows)
     starts = storage.index().at_reset(rows)
