@@ -182,6 +182,8 @@ class RingTrajectoryIndex:
             sealed: [n] whether nothing may follow it.
             order: [n] the order of writing across lanes; by default, one write of all lanes after the other.
         """
+        if not len(lane):
+            return
         ids, evidence = facts.ids, facts.evidence
         starts = np.ones(len(lane), bool)
         np.not_equal(lane[1:], lane[:-1], out=starts[1:])

@@ -342,4 +342,4 @@ def _paths(key: Any) -> tuple[Path, ...]:
 
 def _flat(leaf: torch.Tensor, count: int) -> np.ndarray[Any, Any]:
     array: np.ndarray[Any, Any] = leaf.numpy(force=True)
-    return array.reshape(count, leaf.numel() // max(count, 1))
+    return array.reshape(count, leaf.numel() // count if count else 1)
