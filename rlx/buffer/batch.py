@@ -1,20 +1,20 @@
 """Batches of steps: the forms they come in, their dimensions, rows of an index, marks, and their trajectories."""
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import LazyStackedTensorDict, NestedKey, TensorDict, TensorDictBase, is_non_tensor, is_tensorclass
+from tensordict import LazyStackedTensorDict, NestedKey, TensorDict, TensorDictBase, is_tensorclass
 from tensordict.utils import expand_as_right
 
 from rlx.buffer.index.continuity import INDEX, Evidence, Leaves, Path, observed, taken
 from rlx.buffer.index.trajectory_index import RingTrajectoryIndex
 from rlx.buffer.protocol import Keys, Rows, Storage
-from rlx.buffer.storage.step_schema import accelerator_of, leaves, leaves_of, nested, padded, text_leaves
+from rlx.buffer.storage.step_schema import accelerator_of, leaves, leaves_of, nested, padded, parted, text_leaves
 from rlx.errors import SchemaMismatchError
 from rlx.numbers import array_of
 from rlx.store.dataset import normalize
@@ -87,15 +87,31 @@ def write_info(batch: TensorDictBase, info: Mapping[Any, Any]) -> None:
     A flag under ``next`` stays set where it was set: a slice's end must not hide a truncation, nor an n-step transition
     that ends an episode be undone by the flags of its first step.
     """
-    for key, value in info.items():
-        tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(value))
-        if batch.device is not None:
-            tensor = with_generation(tensor.to(batch.device), getattr(tensor, "generation", None))
-        if isinstance(key, tuple) and key[0] == "next" and tensor.dtype == torch.bool:
-            stored = batch.get(key, None)
-            tensor = tensor if stored is None else stored | tensor.reshape(stored.shape)
+    for path, tensor in _marks(info, batch.device, lambda path: batch.get(path, None)):
         # A value of a row applies to all steps of a row that is a trajectory.
-        batch.set(key, expand_as_right(tensor, batch) if tensor.ndim < batch.batch_dims else tensor)
+        batch.set(path, expand_as_right(tensor, batch) if tensor.ndim < batch.batch_dims else tensor)
+
+
+def mark(leaves: dict[Path, Any], info: Mapping[Any, Any]) -> None:
+    """Write the values of a sampler into the leaves of a batch, as ``write_info`` does into a TensorDict."""
+    leaves.update(_marks(info, accelerator_of(leaves), leaves.get))
+
+
+def _marks(
+    info: Mapping[Any, Any], device: torch.device | None, stored: Callable[[Path], Any]
+) -> Iterator[tuple[Path, torch.Tensor]]:
+    for key, value in info.items():
+        path, tensor = as_path(key), tensor_of(value)
+        if device is not None:
+            tensor = with_generation(tensor.to(device), getattr(tensor, "generation", None))
+        if path[0] == "next" and tensor.dtype == torch.bool and (flags := stored(path)) is not None:
+            tensor = flags | tensor.reshape(flags.shape)
+        yield path, tensor
+
+
+def tensor_of(value: torch.Tensor | NDArray[Any]) -> torch.Tensor:
+    """Return a value of a sampler as a tensor."""
+    return value if isinstance(value, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,32 +190,14 @@ def columns_of(data: Any, ndim: int, *, is_step: bool = False) -> tuple[Form, Le
         ndim: dimensions of the data [*lanes, n], or [*lanes] of a single step.
         is_step: whether it is a single step, of which values may be numbers.
     """
-    found: dict[Path, torch.Tensor] = {}
     if isinstance(data, TensorDictBase):
-        try:
-            return (TENSORDICT, found) if data.batch_dims == ndim and _add_tensors(data, (), found) else None
-        except RuntimeError as exc:  # of a lazy stack of steps that differ
-            raise SchemaMismatchError(
-                f"steps of several shapes: expected one for all; {exc}", hint="use a LazyStackStorage"
-            ) from exc
+        tensors, texts = parted(data) if data.batch_dims == ndim else ({}, {})
+        return (TENSORDICT, tensors) if tensors and not texts else None
     if not isinstance(data, dict):
         return None
+    found: dict[Path, torch.Tensor] = {}
     is_numpy = _add_arrays(data, (), found, may_be_numbers=is_step and not ndim)
     return None if is_numpy is None or not found else (Form("dict", is_numpy=is_numpy), found)
-
-
-def _add_tensors(steps: TensorDictBase, parents: Path, found: dict[Path, torch.Tensor]) -> bool:
-    """Add the leaves of steps; return whether all of them are tensors."""
-    for name, value in steps.items():
-        if isinstance(value, torch.Tensor):
-            found[*parents, name] = value
-        elif (
-            not isinstance(value, TensorDictBase)
-            or is_non_tensor(value)
-            or not _add_tensors(value, (*parents, name), found)
-        ):
-            return False
-    return True
 
 
 # What torch makes of numbers.
@@ -233,19 +231,6 @@ def _add_arrays(
         found[path] = torch.from_numpy(value)
         is_numpy = True
     return is_numpy
-
-
-def mark(leaves: dict[Path, Any], info: Mapping[Any, Any]) -> None:
-    """Add the values of a sampler to the leaves of a batch, as ``write_info`` does to a TensorDict."""
-    device = accelerator_of(leaves)
-    for key, value in info.items():
-        path = as_path(key)
-        tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(value))
-        if device is not None:
-            tensor = with_generation(tensor.to(device), getattr(tensor, "generation", None))
-        if path[0] == "next" and tensor.dtype == torch.bool and path in leaves:
-            tensor = leaves[path] | tensor.reshape(leaves[path].shape)
-        leaves[path] = tensor
 
 
 def in_tensordict(data: Any, dim: int = 0, *, may_differ: bool = False) -> TensorDictBase:

@@ -26,6 +26,7 @@ from rlx.buffer.batch import (
     mark,
     pinned,
     rows_of,
+    tensor_of,
     with_generation,
     write_info,
 )
@@ -505,13 +506,10 @@ class ReplayBuffer(Preprocessing):
         return self._form.back(batch) if self._form is not None and isinstance(batch, TensorDictBase) else batch
 
     def _returned_info(self, draw: Draw) -> dict[Any, Any]:
-        return {
-            key: value if isinstance(value, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(value))
-            for key, value in self._info(draw).items()
-        }
+        return {key: tensor_of(value) for key, value in self._info(draw).items()}
 
     def _info(self, draw: Draw) -> dict[Any, Any]:
-        index = with_generation(torch.from_numpy(np.ascontiguousarray(draw.rows)), draw.generation)
+        index = with_generation(tensor_of(draw.rows), draw.generation)
         info = {**draw.info, "index": index}
         return {**info, GENERATION: draw.generation} if self._tracks_generations else info
 

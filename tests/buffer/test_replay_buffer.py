@@ -1,13 +1,13 @@
 import pickle
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 
 from rlx.buffer.protocol import Rows, Sampler, Storage
 from rlx.buffer.replay_buffer import ReplayBuffer
@@ -548,3 +548,14 @@ def test_dicts_of_arrays_are_written_and_given_back() -> None:
     restored = ReplayBuffer(storage=LazyTensorStorage(8), batch_size=2)
     restored.load_state_dict(buffer.state_dict())
     assert isinstance(restored.sample()["observation"], np.ndarray)
+
+
+@pytest.mark.parametrize("storage", [ListStorage, LazyTensorStorage, CompressedStorage])
+def test_steps_without_a_tensor_or_of_different_keys(storage: Callable[[int], Storage]) -> None:
+    buffer = ReplayBuffer(storage=storage(10))
+    with pytest.raises(SchemaMismatchError, match="expected at least one tensor, found none"):
+        buffer.extend(TensorDict({}, [3]))
+    both, one = ({key: torch.zeros(2) for key in keys} for keys in ("ab", "a"))
+    with pytest.raises(SchemaMismatchError, match="expected the same keys and shapes in all of them"):
+        buffer.extend(LazyStackedTensorDict.lazy_stack([TensorDict(both), TensorDict(one)], 0))
+    assert len(buffer) == 0
