@@ -76,14 +76,13 @@ class Evidence:
 
     def alike(self, before: Rows, rows: Rows) -> Flags:
         """Return [n] whether each step at ``rows`` starts from the next observation of the one at ``before``."""
-        if self._shared is not None and not (alike := self._shared(before, rows)).all():
-            alike[~alike] = Evidence(self._read).alike(before[~alike], rows[~alike])
-            return alike
-        alike = np.ones(len(rows), bool)
-        for first in range(0, 0 if self._shared else len(rows), _AT_ONCE):
-            part = slice(first, first + _AT_ONCE)
-            for now, after in zip(self._read(rows[part], False), self._read(before[part], True), strict=True):
-                alike[part] &= ~_differ(now, after)
+        alike = np.zeros(len(rows), bool) if self._shared is None else self._shared(before, rows)
+        unread = np.flatnonzero(~alike)
+        alike[unread] = True
+        for first in range(0, len(unread), _AT_ONCE):
+            at = unread[first : first + _AT_ONCE]
+            for now, after in zip(self._read(rows[at], False), self._read(before[at], True), strict=True):
+                alike[at] &= ~_differ(now, after)
         return alike
 
     def jumps(self, before: Rows, rows: Rows) -> Flags:
@@ -175,7 +174,7 @@ def _values_differ(now: torch.Tensor, after: torch.Tensor) -> Flags:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is declared of steps [n], in the order of their writing.
+    """Declared facts of steps [n], lane by lane in the order of writing.
 
     Attributes:
         rows: [n] where they are.
@@ -200,7 +199,7 @@ _BEGINS, _REPLACED, _STARTS, _CONTINUES = (np.uint8(1 << bit) for bit in range(4
 
 
 class Provenance:
-    """What was told of the step of every row beside its keys: a byte each, and a number where steps are a dataset's.
+    """Facts that steps bring beside their stored keys: a byte per row, and the row of a dataset that it was read from.
 
     Args:
         rows: how many rows there are.

@@ -37,7 +37,7 @@ class Ring:
             return int(self.tail[0]) - int(self.head[0])
         return int((self.tail - self.head).sum())
 
-    def push(self, lanes: Rows, steps: Rows) -> None:
+    def push(self, lanes: Rows | slice, steps: Rows | int) -> None:
         """Advance each of these lanes, all different, by a number of steps; the oldest steps are overwritten."""
         self.pushes += 1
         self.tail[lanes] += steps
@@ -50,12 +50,6 @@ class Ring:
         begin = int(self.tail[0]) % self.size
         rows = np.arange(begin, begin + steps)[None]
         return rows if begin + steps <= self.size else rows % self.size
-
-    def advance(self, steps: int) -> None:
-        """Advance all lanes by a number of steps; the oldest steps are overwritten."""
-        self.pushes += 1
-        self.tail += steps
-        np.maximum(self.head, self.tail - self.size, out=self.head)
 
     def row_at(self, ordinals: Rows) -> Rows:
         """Return [n] rows of the 0th, 1st, ... stored step, lane by lane, oldest first."""
@@ -230,19 +224,22 @@ class LaneLog:
             lanes: [m] each named once.
             heads: [m] times of steps that are stored.
         """
-        dropped = self.until(lanes, heads, itself=False)
-        self._first[lanes] = self._slots(lanes, heads) - lanes * self._keys.shape[1]
+        count = self._slots(lanes, heads) - lanes * self._keys.shape[1] - self._first[lanes]
+        dropped = self._oldest(lanes, count)
+        self._first[lanes] += count
         return dropped
 
-    def until(self, lanes: Rows, times: Rows, *, itself: bool = True) -> Rows:
-        """Return [n] the segments of lanes up to the ones that hold stored steps, lane by lane.
+    def until(self, lanes: Rows, times: Rows) -> Rows:
+        """Return [n] the segments of lanes up to those that hold stored steps, lane by lane.
 
         Args:
             lanes: [m] each named once.
             times: [m] times of the steps.
-            itself: whether to include these last ones.
         """
-        count = self._slots(lanes, times) - lanes * self._keys.shape[1] - self._first[lanes] + itself
+        return self._oldest(lanes, self._slots(lanes, times) - lanes * self._keys.shape[1] - self._first[lanes] + 1)
+
+    def _oldest(self, lanes: Rows, count: Rows) -> Rows:
+        """Return the first ``count`` [m] segments of each lane, lane by lane."""
         place = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count - self._first[lanes], count)
         numbers: Rows = self._numbers[np.repeat(lanes, count), place]
         return numbers

@@ -62,7 +62,7 @@ class Runs:
 
     @classmethod
     def of(cls, lane: Rows, length: Rows, ids: Rows | None, ends: Flags, **known: Any) -> "Runs":
-        """Return runs of one write; what is not given is not so."""
+        """Return runs of one write; flags that are not given are False."""
         none, zeros = np.zeros(len(lane), bool), np.zeros(len(lane), np.int64)
         blank = {"lost": zeros, "detached": none, "sealed": none, "agrees": none, "writes": np.stack([zeros, zeros], 1)}
         return cls(lane, length, ids, ends, **{**blank, **known})
@@ -163,7 +163,9 @@ class Segments:
             its_lane = lane
             if number < 0 and not (is_new and evidence):
                 is_local = runs.ids is None or ((begins_in, key) in local and key not in runs.wandering)
-                matches = self._matches(key, lane, is_local=is_local)
+                matches = self._open.get(key, {})
+                if is_local:
+                    matches = {lane: matches[lane]} if lane in matches else {}
                 is_known = agrees and list(matches.values()) == [[row_before[lane]]]
                 if evidence and matches and not is_known:
                     matches = self._that_led_to(matches, digests, run, newest_run)
@@ -194,17 +196,12 @@ class Segments:
         """Return [n] how many trajectories of each id are open."""
         return np.array([sum(map(len, self._open.get(key, {}).values())) for key in ids.tolist()], np.int64)
 
-    def _matches(self, key: int, lane: int, *, is_local: bool) -> dict[int, list[int]]:
-        """Return the open trajectories of an id, by lane."""
-        lanes = self._open.get(key, {})
-        return {lane: lanes[lane]} if is_local and lane in lanes else {} if is_local else lanes
-
     def _that_led_to(
         self, matches: Mapping[int, list[int]], digests: "_Digests", run: int, newest_run: Mapping[int, int]
     ) -> dict[int, list[int]]:
         """Return those of open trajectories that led to where a run starts, by lane.
 
-        Where one led to may be overwritten; it matches if there is no other of its id.
+        A trajectory whose last observation is overwritten matches if no other of its id is open.
         """
         only = sum(map(len, matches.values())) == 1
         found: dict[int, list[int]] = {}

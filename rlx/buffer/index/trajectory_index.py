@@ -39,8 +39,6 @@ class RingTrajectoryIndex:
         ring: the lanes whose steps are indexed when somebody asks; without, those of ``write``.
         columns: returns what is declared of the steps at rows; required with a ring, and by ``changed``.
 
-    Attributes:
-
     Example:
         >>> index = RingTrajectoryIndex(size=8)
         >>> index.write(np.arange(5), np.array([7, 7, 9, 9, 7]), np.zeros(5, bool))
@@ -113,7 +111,7 @@ class RingTrajectoryIndex:
         facts = self._facts(ring.row(lane, time))
         # What an episode starts with has lost nothing; of the oldest step of a lane that is not known.
         unknown = (time == ring.head[lane]) & (time > 0) & ~(facts.fresh & ~facts.late)
-        self._write(segments, lane, facts, lost=unknown.astype(np.int64) if is_new else None)
+        self._write(segments, facts, lost=unknown.astype(np.int64) if is_new else None)
         segments.ring.pushes = ring.pushes
         self._segments = segments
 
@@ -160,12 +158,12 @@ class RingTrajectoryIndex:
         self._settle()
         no = np.zeros(len(rows), bool)
         fresh, late = (no, no) if is_init is None else (is_init, ~is_init)
-        self._write(self._segments, rows // self._segments.ring.size, Facts(rows, ids, done, fresh, late, no, evidence))
+        self._write(self._segments, Facts(rows, ids, done, fresh, late, no, evidence))
+        self._generation += 1
 
     def _write(
         self,
         segments: Segments,
-        lane: Rows,
         facts: Facts,
         *,
         lost: Rows | None = None,
@@ -182,9 +180,9 @@ class RingTrajectoryIndex:
             sealed: [n] whether nothing may follow it.
             order: [n] the order of writing across lanes; by default, one write of all lanes after the other.
         """
-        if not len(lane):
+        if not len(facts.rows):
             return
-        ids, evidence = facts.ids, facts.evidence
+        lane, ids, evidence = facts.rows // segments.ring.size, facts.ids, facts.evidence
         starts = np.ones(len(lane), bool)
         np.not_equal(lane[1:], lane[:-1], out=starts[1:])
         first = np.flatnonzero(starts)
@@ -241,7 +239,6 @@ class RingTrajectoryIndex:
             **{} if sealed is None else {"sealed": sealed[last]},
         )
         segments.append(runs, evidence)
-        self._generation += 1
         if not self._is_logged and (found := self._contradictions + segments.strays):
             self._is_logged = True
             logger.warning(
@@ -390,7 +387,6 @@ class RingTrajectoryIndex:
         self._contradictions = 0
         self._write(
             new,
-            lane,
             replace(
                 facts,
                 fresh=facts.fresh | cut | (is_first & old.table["detached"][number]),

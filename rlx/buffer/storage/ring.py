@@ -43,7 +43,7 @@ from rlx.errors import SamplingError, SchemaMismatchError
 from rlx.numbers import array_of, check_whole
 from rlx.transform.protocol import as_path
 
-# What a step says of where it comes from.
+# Keys that say where a step comes from.
 _TOLD: frozenset[Path] = frozenset({ORIGIN, INDEX, IS_INIT})
 
 
@@ -53,7 +53,6 @@ class RingStorage(SavedSteps, Storage, ABC):
     Args:
         max_size: maximum number of steps, over all lanes.
         ndim: dimensions of the written steps: those of the lanes, then time.
-
     """
 
     takes_leaves = True
@@ -240,7 +239,7 @@ class RingStorage(SavedSteps, Storage, ABC):
             self._announce(count)
             self._append(written, leaves)
             self._note(written, given)
-            ring.advance(count)
+            ring.push(slice(None), count)
             self._wrote(written, given)
         return rows if self.ndim == 2 else rows.reshape(shape)
 
@@ -329,7 +328,7 @@ class RingStorage(SavedSteps, Storage, ABC):
         if self.lanes == 1:
             self.append(steps)
             return
-        # The order across lanes is that of the calls: what was written before is indexed before.
+        # Steps of all lanes are indexed call by call, which keeps the order of writing across lanes.
         for index in self._indices.values():
             index.catch_up()
         lanes, first, count = np.unique(rows // self._ring.size, return_index=True, return_counts=True)
@@ -519,7 +518,7 @@ class RingStorage(SavedSteps, Storage, ABC):
         self._ring, self._row_shape = ring, tuple(state.get("row_shape", ()))
         if told := state.get("provenance", state.get("seams")):
             self._provenance.load_state_dict(told, ring.row_at(np.arange(len(ring))))
-        # Above those that this storage had before, too: what was drawn from it is not what was restored.
+        # Higher than all generations of this storage: steps drawn from it before are not the restored ones.
         self._first_generation = max(self._first_generation, state.get("first_generation", 0))
         self._replaced = None if (replaced := state.get("replaced")) is None else replaced.numpy().copy()
         for saved in state["indices"]:

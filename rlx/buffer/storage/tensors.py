@@ -262,7 +262,7 @@ class TensorStorage(LazyTensorStorage):
         self._schema = schema_of(tensors, 1)
         self._hold({path: leaf.to(self.device) for path, leaf in tensors.items()})
         self._lay_out(tuple(shape[:-1]))
-        self._ring.push(np.arange(self.lanes), np.full(self.lanes, shape[-1]))
+        self._ring.push(slice(None), shape[-1])
 
 
 def flat_leaves(steps: TensorDictBase, ndim: int) -> dict[Path, torch.Tensor]:
