@@ -400,6 +400,12 @@ class StorageContract(ABC):
                 mine, its = storage.index(**keys), other.index(**keys)
                 assert [c.tolist() for c in mine.trajectories()] == [c.tolist() for c in its.trajectories()]
                 assert mine.at_reset(rows).tolist() == its.at_reset(rows).tolist()
+        older = torch.load(file, weights_only=True)
+        assert [saved.pop("named") for saved in older["indices"]] == [True]
+        storage.restore(older, blocks)
+        before = [index["named"] for index in storage.state_dict()["indices"]]
+        storage.index(end_key=("next", "done"))
+        assert [index["named"] for index in storage.state_dict()["indices"]] == before == [True]
         with pytest.raises(SchemaMismatchError, match="checkpoint"):
             self.make(4, ndim=2).restore(storage.state_dict(), [])
 

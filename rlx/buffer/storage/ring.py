@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -523,8 +524,19 @@ class RingStorage(SavedSteps, Storage, ABC):
         self._replaced = None if (replaced := state.get("replaced")) is None else replaced.numpy().copy()
         for saved in state["indices"]:
             ids = None if saved["ids"] is None else tuple(saved["ids"])
-            keys = TrajectoryKeys(ids, tuple(tuple(path) for path in saved["ends"]), saved.get("named", False))
+            keys = TrajectoryKeys(ids, tuple(tuple(path) for path in saved["ends"]))
+            # Older states do not say so; indices by default keys are those of no name.
+            if saved.get("named", keys not in _default_keys(self._schema)):
+                keys = replace(keys, is_named=True)
             self._indices[keys] = RingTrajectoryIndex.restored(ring, partial(self._facts, keys), saved)
+
+
+def _default_keys(schema: StepSchema) -> list[TrajectoryKeys]:
+    """Return the keys that trajectories are found by if none is named; none if there are no such keys."""
+    try:
+        return [TrajectoryKeys.find(schema)]
+    except SamplingError:
+        return []
 
 
 def _split(leaves: Leaves, dim: int, at: int) -> list[Leaves]:
