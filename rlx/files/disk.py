@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _APPLE_DOUBLE = b"\x00\x05\x16\x07"
 _MAX_LISTED = 1000
+_NUMBERS = re.compile(r"([0-9]+)")
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _HINTS: Mapping[int, str] = MappingProxyType(
     {
@@ -136,8 +138,18 @@ def absent(path: Path) -> str:
 
 
 def listed(directory: Path, pattern: str) -> list[Path]:
-    """Return the files in a directory, sorted, without those in which macOS notes what it knows of another."""
-    return sorted(path for path in directory.glob(pattern) if not path.name.startswith("._"))
+    """Return the files in a directory, in the order of the numbers in their names, without macOS's notes on others."""
+    return by_number(path for path in directory.glob(pattern) if not path.name.startswith("._"))
+
+
+def by_number(paths: Iterable[Path]) -> list[Path]:
+    """Return paths in the order of the numbers in their names.
+
+    Example:
+        >>> [path.name for path in by_number([Path("part-10"), Path("part-2"), Path("part-1-b"), Path("part-1-a")])]
+        ['part-1-a', 'part-1-b', 'part-2', 'part-10']
+    """
+    return sorted(paths, key=lambda path: [int(one) if one.isdecimal() else one for one in _NUMBERS.split(str(path))])
 
 
 @contextmanager

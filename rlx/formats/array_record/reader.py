@@ -47,7 +47,7 @@ from rlx.formats.common.rows.episodes import (
     RowEpisode,
     episode_blocks,
 )
-from rlx.formats.common.source import MalformedError, by_number, id_of
+from rlx.formats.common.source import MalformedError, id_of
 from rlx.schema import TEXT, Field, Role, Schema
 from rlx.wording import missing as is_missing
 
@@ -224,7 +224,7 @@ def open_array_record(
 
 
 def _names(path: Path) -> list[str]:
-    return [entry.name for entry in by_number(listed(path, f"*{SUFFIX}"))] if path.is_dir() else []
+    return [entry.name for entry in listed(path, f"*{SUFFIX}")] if path.is_dir() else []
 
 
 def _parsed(file: RecordFile, number: int) -> Record:

@@ -17,7 +17,7 @@ import numpy as np
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.files.disk import check_readable, listed
-from rlx.formats.common.source import begins_with, by_number, damage
+from rlx.formats.common.source import begins_with, damage
 from rlx.store.foreign_types import arrow_file, pyarrow
 from rlx.wording import missing as is_missing
 
@@ -162,7 +162,7 @@ def files_of(path: Path, table: str) -> list[Path]:
     if not path.is_dir() or (path / "meta").exists():
         return []
     names = ("*.parquet", "data/*.parquet", f"{table}/*/*.parquet")
-    found = next(filter(None, (by_number(listed(path, name)[:_MAX_FILES]) for name in names)), [])
+    found = next(filter(None, (listed(path, name)[:_MAX_FILES] for name in names)), [])
     return [file for file in found if file.is_file()]
 
 

@@ -7,7 +7,7 @@ infinity where numbers must be finite.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,6 @@ from rlx.store.dictionary import Beginning
 MAX_BLOCK_STEPS = 4096
 _MAX_BLOCK_BYTES = 32 * 2**20
 _MAX_BATCH_BYTES = 2**20
-_NUMBERS = re.compile(r"([0-9]+)")
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
@@ -115,16 +114,6 @@ def batch_rows(schema: Schema) -> int:
     That is so where blocks are joined from batches, where rows are compared with the next, and for Parquet's lists.
     """
     return max(1, min(MAX_BLOCK_STEPS, _MAX_BATCH_BYTES // schema.row_bytes))
-
-
-def by_number(paths: Iterable[Path]) -> list[Path]:
-    """Return paths in the order of the numbers in their names.
-
-    Example:
-        >>> [path.name for path in by_number([Path("part-10"), Path("part-2"), Path("part-1-b"), Path("part-1-a")])]
-        ['part-1-a', 'part-1-b', 'part-2', 'part-10']
-    """
-    return sorted(paths, key=lambda path: [int(one) if one.isdecimal() else one for one in _NUMBERS.split(str(path))])
 
 
 def begins_with(path: Path, signature: bytes) -> bool:

@@ -15,7 +15,6 @@ from rlx.errors import CorruptShardError, SourceError
 from rlx.files.disk import check_readable, listed, parse_object
 from rlx.files.location import checked_name
 from rlx.formats.common.parquet_file import opened
-from rlx.formats.common.source import by_number
 from rlx.formats.lerobot.layout import (
     DATA_CHUNK,
     DATA_FILE,
@@ -74,7 +73,7 @@ def unknown_episode_keys(root: Path, info: Mapping[str, Any]) -> list[str]:
     if is_old(info):
         found = {key: None for line in json_lines(root / EPISODE_LINES) for key in line}
         return [key for key in list(found)[:_MAX_LINE_KEYS] if key not in _KNOWN]
-    path = by_number(listed(root / EPISODES, "*/*.parquet"))[0]
+    path = listed(root / EPISODES, "*/*.parquet")[0]
     with opened(path) as file:
         return [
             name
@@ -93,7 +92,7 @@ def json_lines(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _table(root: Path, info: Mapping[str, Any], videos: Sequence[str]) -> list[ListedEpisode]:
-    paths = by_number(listed(root / EPISODES, "*/*.parquet"))
+    paths = listed(root / EPISODES, "*/*.parquet")
     if not paths:
         raise SourceError(f"{root / EPISODES} has no */*.parquet")
     counts = [EPISODE, LENGTH, DATA_CHUNK, DATA_FILE]

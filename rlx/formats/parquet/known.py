@@ -31,7 +31,6 @@ from rlx.formats.common.parquet_file import ParquetParts, translated
 from rlx.formats.common.rows.episodes import Batch
 from rlx.formats.common.rows.table import ArrowFile, ArrowTable, Table
 from rlx.formats.common.rows.ted_fields import DERIVED, FROM_RESET, TERMINATED, TRAJECTORY, TRUNCATED, picture_type
-from rlx.formats.common.source import by_number
 from rlx.formats.registry import COLUMN_PATHS
 from rlx.store.foreign_types import pyarrow
 
@@ -318,7 +317,7 @@ def parts_beside(part: Path) -> list[list[Path]]:
     """Return the files of gradlab's episodes and frames, given a file of its transitions."""
     root = part.parent.parent.parent
     directories = (root / "episodes" / part.parent.name, root / "frames" / "assets")
-    found = [by_number(listed(directory, "*.parquet")) for directory in directories]
+    found = [listed(directory, "*.parquet") for directory in directories]
     if not all(found):
         raise SourceNotFoundError(
             f"{directories[not found[1]]} has no *.parquet; expected gradlab's {JOINED}, episodes and frames/assets"
