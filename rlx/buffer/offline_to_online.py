@@ -46,7 +46,8 @@ class OfflineToOnlineReplayBuffer(SavedTogether):
 
     Raises:
         OptionError: a number is out of range.
-        TypeError: both or neither of ``online_storage`` and ``online_capacity``; ``offline_dataset`` is none.
+        TypeError: not exactly one of ``online_storage`` and ``online_capacity`` is given, or ``offline_dataset`` is no
+            dataset.
 
     Example:
         >>> buffer = OfflineToOnlineReplayBuffer("cartpole", online_capacity=500, offline_fraction=0.25, batch_size=8)

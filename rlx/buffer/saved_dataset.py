@@ -145,7 +145,9 @@ def _observations(storage: Storage, index: TrajectoryIndex, columns: Columns) ->
         and (after := columns.get(("next", *path))) is not None
         and (rows.dtype, rows.shape) == (after.dtype, after.shape)
     }
-    for start in range(0, len(storage) if others else 0, _BLOCK_STEPS):
+    for start in range(0, len(storage), _BLOCK_STEPS):
+        if not others:
+            break
         rows = storage.row_at(np.arange(start, min(start + _BLOCK_STEPS, len(storage))))
         following = index.follow(rows, 2)[:, 1]
         is_followed = following >= 0

@@ -10,7 +10,7 @@ and work in turns in one torch thread; the figure is the least of the rounds.
 dicts of arrays, or of tensors, whose rewards and flags are scalars. ``SB3`` is Stable-Baselines3's ``ReplayBuffer`` or
 ``DictReplayBuffer``, which writes one step a call. ``loop`` is a step of CartPole, with the TensorDict or dict made of
 what the environment returns, ``add`` and ``sample(32)``: a learner without learning makes 1,000,000 steps a second over
-its figure. ``prioritized`` draws 256 of so many steps of one byte and updates their priorities. ``compressed`` writes
+its figure. ``prioritized`` samples and updates 256 priorities of that many steps of one byte. ``compressed`` writes
 frames to rlx's ``CompressedStorage``, beside its ``LazyTensorStorage``.
 
 A dash is a buffer that is not installed or refuses the steps; stderr says why it refused.

@@ -107,7 +107,7 @@ SUBJECTS = {"rlx": rlx_buffer, "rlx_sampler": rlx_sampler, "cpprb": cpprb, "torc
 
 
 def made(name: str, capacity: int, batch_size: int) -> Subject | None:
-    """What is timed; None where the peer is not installed, or does not work."""
+    """Return the sample and update calls of a library; None if it is not installed or does not work."""
     if name in ("cpprb", "torchrl") and find_spec(name) is None:
         return None
     try:
