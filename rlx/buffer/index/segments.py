@@ -229,9 +229,8 @@ class Segments:
         self._waiting.pop(number, None)
         self._led_to.pop(number, None)
 
-    def trim(self, head: Rows) -> None:
-        """Drop what is older than these times [lanes], which are not after the lanes' ends."""
-        np.maximum(self.ring.head, head, out=self.ring.head)
+    def trim(self) -> None:
+        """Drop what is older than the lanes' heads."""
         self._trim(np.flatnonzero(self.ring.head < self.ring.tail))
 
     def about_to_end(self, head: Rows) -> tuple[Rows, Rows]:

@@ -98,9 +98,10 @@ class RingTrajectoryIndex:
             mine = (segments := empty_segments(ring.size, ring.head)).ring
             segments.strays = self._segments.strays
         else:
-            segments = self._segments
-            segments.trim(ring.head)
-            self._settle()
+            np.maximum(mine.head, ring.head, out=mine.head)
+            if self._stale is not None:
+                self._segments.trim()
+                self._settle()
             segments, mine = self._segments, self._segments.ring
         counts = ring.tail - mine.tail
         if not counts.any():
