@@ -64,9 +64,19 @@ def missing(name: object, found: Iterable[str]) -> str:
         >>> missing("a.hdf5: rewards", ["actions", "rews"])
         'a.hdf5: rewards is missing, found actions, rews'
     """
-    names = list(found)
-    shown = ", ".join([*names[:_MAX_FOUND], *(["..."] if len(names) > _MAX_FOUND else [])])
-    return f"{name} is missing, found {shown}" if names else f"{name} is missing"
+    shown = first_of(found, _MAX_FOUND)
+    return f"{name} is missing, found {shown}" if shown else f"{name} is missing"
+
+
+def first_of(names: Iterable[str], most: int) -> str:
+    """Return the first names of some.
+
+    Example:
+        >>> first_of(["a", "b", "c"], 2)
+        'a, b, ...'
+    """
+    found = list(names)
+    return ", ".join([*found[:most], *(["..."] if len(found) > most else [])])
 
 
 def plural(count: int, noun: str) -> str:

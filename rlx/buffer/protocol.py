@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tensordict import NestedKey, TensorDictBase
 
 from rlx.transform.protocol import Neighbours
+from rlx.wording import first_of
 
 Rows = NDArray[np.int64]
 Keys = Sequence[NestedKey]
@@ -310,8 +311,7 @@ def check_kind(name: str, part: object, kind: type) -> None:
     members = {member for member in (*vars(kind), *kind.__annotations__) if not member.startswith("_")}
     missing = sorted(member for member in members if not hasattr(part, member))
     if missing:
-        shown = ", ".join([*missing[:_MAX_MISSING], *(["..."] if len(missing) > _MAX_MISSING else [])])
-        raise TypeError(f"{expected}, found {type(part).__name__} without {shown}")
+        raise TypeError(f"{expected}, found {type(part).__name__} without {first_of(missing, _MAX_MISSING)}")
 
 
 def rows_in_order(storage: Storage, ordinals: Rows, length: int) -> Rows:

@@ -9,7 +9,6 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from types import MappingProxyType
@@ -29,7 +28,6 @@ from rlx.wording import command, missing
 ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _APPLE_DOUBLE = b"\x00\x05\x16\x07"
-_MAX_LISTED = 1000
 _NUMBERS = re.compile(r"([0-9]+)")
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _HINTS: Mapping[int, str] = MappingProxyType(
@@ -132,7 +130,7 @@ def absent(path: Path) -> str:
     if path.is_dir():
         return f"{path} is a directory, expected a file"
     try:
-        return missing(path, sorted(islice(os.listdir(path.parent), _MAX_LISTED)))
+        return missing(path, sorted(os.listdir(path.parent)))
     except OSError:
         return f"{path} is missing"
 
@@ -149,7 +147,12 @@ def by_number(paths: Iterable[Path]) -> list[Path]:
         >>> [path.name for path in by_number([Path("part-10"), Path("part-2"), Path("part-1-b"), Path("part-1-a")])]
         ['part-1-a', 'part-1-b', 'part-2', 'part-10']
     """
-    return sorted(paths, key=lambda path: [int(one) if one.isdecimal() else one for one in _NUMBERS.split(str(path))])
+
+    def key(path: Path) -> tuple[list[str | int], str]:
+        parts = _NUMBERS.split(str(path))  # numbers are at the odd places
+        return [int(part) if place % 2 else part for place, part in enumerate(parts)], str(path)
+
+    return sorted(paths, key=key)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from rlx.formats.common.hdf5.file import holds, is_hdf5, names, opened
 from rlx.formats.common.provenance import LocalRun, as_noted
 from rlx.formats.common.unread import check_known
 from rlx.formats.registry import formats, readable
-from rlx.wording import command, did_you_mean
+from rlx.wording import command, did_you_mean, first_of
 
 _SHOWN_NAMES = 20
 _SHOWN_BYTES = 8
@@ -134,7 +134,7 @@ def _nothing_known(path: Path, layout: str | None) -> SourceNotFoundError:
         expected = _hdf5_layouts()
         with expecting(expected), opened(path) as file:
             found = names(file)
-            shown = ", ".join([*found[:_SHOWN_NAMES], *(["..."] if len(found) > _SHOWN_NAMES else [])])
+            shown = first_of(found, _SHOWN_NAMES)
             return SourceNotFoundError(
                 f"no run found in {path}: found {shown or 'no groups or datasets'}; {expected}", hint=hint
             )

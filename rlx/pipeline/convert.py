@@ -26,7 +26,7 @@ from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
 from rlx.store.layout import SHARDS, shard_files, shard_name
 from rlx.store.trajectories import Trajectories
-from rlx.wording import plural
+from rlx.wording import first_of, plural
 
 if TYPE_CHECKING:
     from rlx.files.hub import Hub
@@ -112,7 +112,7 @@ def warn(source: Source) -> None:
     """Log which parts of a source are left out, and which images are lossy."""
     notes = source.notes
     if keys := [f"{key} ({reason})" for key, reason in not_taken(notes).items()]:
-        named = ", ".join([*keys[:_MAX_NAMED], *(["..."] if len(keys) > _MAX_NAMED else [])])
+        named = first_of(keys, _MAX_NAMED)
         logger.warning("%s: %s left out: %s", source.id, plural(len(keys), "entry"), named)
     for note, (said, what) in COUNTED.items():
         if count := notes.get(note):

@@ -74,5 +74,4 @@ def test_the_last_reward_of_a_truncated_episode_is_kept(format: str, tmp_path: P
     assert [bool(one["terminated"][-1]) for one in found] == table.terminated.tolist()
     assert [bool(one["truncated"][-1]) for one in found] == table.truncated.tolist()
     assert not any(one.cut or one.final_recorded or one["observation"][-1].any() for one in found)
-    if format != "array_record":  # whose files are not read before
-        assert source.notes["truncations_without_final_observation"] == table.truncated.sum()
+    assert source.notes["truncations_without_final_observation"] == table.truncated.sum()

@@ -19,7 +19,7 @@ from rlx.errors import (
     MissingExtraError,
     SourceNotFoundError,
 )
-from rlx.files.disk import check_case, file_error, is_there, opened_file, read_object
+from rlx.files.disk import by_number, check_case, file_error, is_there, listed, opened_file, read_object
 from rlx.pipeline.export import EXPORT_FORMATS, export
 from rlx.pipeline.push import push
 from rlx.progress import Silent
@@ -169,3 +169,14 @@ def test_what_is_no_file_or_too_large(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{}" + " " * 9)
     with pytest.raises(CorruptShardError, match=r"a\.json: expected at most 10 bytes, found 11"):
         read_object(tmp_path / "a.json", 10)
+
+
+def test_files_are_listed_by_the_numbers_in_their_names(tmp_path: Path) -> None:
+    names = ["part-1.x", "part-01.x", "part-2.x", "part-10.x", "part-1a1.x", "part-1\u06631.x", "._part-1.x"]
+    for name in names:
+        (tmp_path / name).touch()
+    found = [path.name for path in listed(tmp_path, "*.x")]
+    assert found[:2] in (["part-01.x", "part-1.x"], ["part-1.x", "part-01.x"])
+    assert found.index("part-2.x") < found.index("part-10.x")
+    assert sorted(found) == sorted(names[:-1])
+    assert found == [path.name for path in by_number(sorted(tmp_path.glob("part*"), reverse=True))]

@@ -41,10 +41,10 @@ from rlx.formats.common.fields import (
 from rlx.formats.common.provenance import noted_fields, read_notes_beside
 from rlx.formats.common.record_files import RecordFile, is_array_record, opened
 from rlx.formats.common.rows.episodes import (
-    EPISODES_WITHOUT_STEP,
     STEPS_WITHOUT_OUTCOME,
     WITHOUT_STEP,
     RowEpisode,
+    ending_notes,
     episode_blocks,
 )
 from rlx.formats.common.source import MalformedError, id_of
@@ -91,11 +91,11 @@ class ArrayRecords:
             for number in range(file.count):
                 place = f"{file.path}: record {number}"
                 record = RecordSteps(_parsed(file, number), self.schema, self.keys, place)
-                if not record.count:
-                    dropped[WITHOUT_STEP] += 1
                 if record.piece is None:
                     yield from _pieces(record, first + number, self.schema, dropped)
                 else:
+                    if not record.count:
+                        dropped[WITHOUT_STEP] += 1
                     trajectory.follow(record.piece, record)
                     yield from _blocks(record, record.piece)
             if trajectory.is_open:
@@ -121,16 +121,28 @@ class _Trajectory:
 
 def _pieces(steps: RecordSteps, number: int, schema: Schema, dropped: Counter[str]) -> Iterator[Block]:
     """Yield the trajectories of a record of another program: they end at flags and at its end."""
-    terminated, truncated = (steps.flags[name] for name in FLAGS)
+    for start, episode in _episodes([steps.flags[name] for name in FLAGS], number):
+        yield from episode.blocks(schema, _From(steps, start), dropped)
+
+
+def _episodes(flags: Sequence[Array], number: int) -> Iterator[tuple[int, RowEpisode]]:
+    """Yield the first row of each trajectory in a record of another program, and the trajectory.
+
+    Args:
+        flags: [n] whether each step is terminated, and whether it is truncated.
+        number: of the record.
+    """
+    terminated, truncated = flags
     ends = np.flatnonzero(terminated | truncated) + 1
-    for start, stop in zip([0, *ends.tolist()], [*ends.tolist(), steps.count], strict=True):
+    if not len(terminated):
+        yield 0, RowEpisode(number, 0, terminated=False, truncated=False, final_recorded=False)
+    for start, stop in zip([0, *ends.tolist()], [*ends.tolist(), len(terminated)], strict=True):
         if start < stop:
             last = stop - 1
-            episode = RowEpisode(
+            yield start, RowEpisode(
                 number, stop - start, bool(terminated[last]), bool(truncated[last]), final_recorded=False,
                 from_reset=start > 0,
             )  # fmt: skip
-            yield from episode.blocks(schema, _From(steps, start), dropped)
 
 
 class _From:
@@ -191,15 +203,16 @@ def open_array_record(
     root, names = (path, _names(path)) if path.is_dir() else (path.parent, [path.name])
     if not names:
         raise SourceNotFoundError(f"{path} has no file named *{SUFFIX}")
-    counts, number, first = [], 0, dict[str, Any]()
+    counts, first = [], dict[str, Any]()
     for name in names:
         with opened(root / name) as file:
             counts.append(file.count)
-            while not first and number < file.count:
+            for number in range(0 if first else file.count):
                 place = f"{file.path}: record {number}"
                 record = _parsed(file, number)
-                first, number = (dict(record), 0) if length_of(record, place) else (first, number + 1)
-            number = 0
+                if length_of(record, place):
+                    first = dict(record)
+                    break
     if not first:
         raise SourceError(f"{path} has no step")
     notes = dict(read_notes_beside(root))
@@ -217,7 +230,7 @@ def open_array_record(
             for flag, note in zip(FLAGS, ("terminated", "truncation"), strict=True)
             if flag not in first
         }
-        notes |= _ending_notes(root, names, sum(counts), has_ends="terminated" in first)
+        notes |= _ending_notes(root, names, sum(counts), has_ends=any(flag in first for flag in FLAGS))
     notes |= not_taken_note(extras.not_taken)
     schema = with_flags(fields, place)
     return ArrayRecords(root, id_of(path), schema, notes, extras.keys, tuple(names), tuple(counts))
@@ -298,22 +311,23 @@ def _kind(value: Any, count: int, name: str, noted: Mapping[str, Field]) -> RowT
 
 
 def _ending_notes(root: Path, names: Sequence[str], records: int, *, has_ends: bool) -> dict[str, int]:
-    """Return the notes of records without a step, and of steps without a recorded outcome.
+    """Return the notes of what the trajectories of records of another program lack.
 
-    That is the last step of every record, unless it ended an episode.
+    Without flags, that is the outcome of the last step of every record.
     """
     if not has_ends:
         return {STEPS_WITHOUT_OUTCOME: records}
-    notes = Counter[str]()
-    for name in names:
-        with opened(root / name) as file:
-            for number in range(file.count):
-                record, place = _parsed(file, number), f"{file.path}: record {number}"
-                length = length_of(record, place)
-                ends = [record_flags(record.get(flag), length, f"{place}: {flag}")[-1:] for flag in FLAGS]
-                notes[STEPS_WITHOUT_OUTCOME] += length > 0 and not np.any(ends)
-                notes[EPISODES_WITHOUT_STEP] += length == 0
-    return dict(+notes)
+
+    def episodes() -> Iterator[RowEpisode]:
+        for name in names:
+            with opened(root / name) as file:
+                for number in range(file.count):
+                    record, place = _parsed(file, number), f"{file.path}: record {number}"
+                    length = length_of(record, place)
+                    flags = [record_flags(record.get(flag), length, f"{place}: {flag}") for flag in FLAGS]
+                    yield from (episode for _, episode in _episodes(flags, number))
+
+    return ending_notes(episodes())
 
 
 def _environment(root: Path, fields: dict[str, Field]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.files.disk import check_readable, listed
 from rlx.formats.common.source import begins_with, damage
 from rlx.store.foreign_types import arrow_file, pyarrow
+from rlx.wording import first_of
 from rlx.wording import missing as is_missing
 
 _BUFFER_BYTES = 2**18
@@ -183,7 +184,7 @@ def parts_of(path: Path, split: str | None, table: str) -> tuple[Path, ...]:
         splits[file.parent.name if file.parent.parent == path / table else _split_of(file)].append(file)
     if not splits:
         raise SourceNotFoundError(f"{path} has no *.parquet")
-    shown = ", ".join([*list(splits)[:_SHOWN], *(["..."] if len(splits) > _SHOWN else [])])
+    shown = first_of(splits, _SHOWN)
     if split is None and len(splits) > 1:
         raise SourceError(f"{path} has several splits: {shown}", hint=f"`from_` parquet:split={next(iter(splits))}")
     chosen = next(iter(splits)) if split is None else split

@@ -55,8 +55,7 @@ class LeRobotExporter:
 
     def taken(self, schema: Schema) -> Collection[str]:
         """Return the fields whose feature would have the name of another, or of a column of LeRobot's."""
-        held = {*features_of(schema), "terminated", "truncated", *([TASK] if has_tasks(schema) else [])}
-        return [name for name in schema if name not in held]
+        return _without_feature(schema)
 
     def losses(self, experience: Experience) -> Sequence[str]:
         """Return lost starts and numbers of episodes, times, shapes of pictures, and fields whose names are taken."""
@@ -66,8 +65,7 @@ class LeRobotExporter:
         losses = common_losses(experience, unrecorded=False, episodes=True)
         if not is_timed(schema) and _fps(noted) is None:
             losses.append(f"steps without timestamps: they get {_FPS} per second")
-        held = {*names, "terminated", "truncated", *([TASK] if has_tasks(schema) else [])}
-        losses += left_out([name for name in schema if name not in held])
+        losses += left_out(_without_feature(schema, noted))
         return losses + [loss for name in names for loss in feature_of(schema[name]).arranged.loss(name, schema[name])]
 
     def owns(self, path: Path) -> bool:
@@ -105,6 +103,12 @@ class LeRobotExporter:
         _save_tasks(path / TASKS, list(tasks))
         _save(path / "meta/stats.json", episodes.statistics())
         _save(path / INFO, _info(features, len(table), int(table.length.sum()), len(tasks), noted))
+
+
+def _without_feature(schema: Schema, noted: Any = None) -> list[str]:
+    """Return the fields that have neither a feature of their own nor a column of LeRobot's."""
+    held = {*features_of(schema, noted), "terminated", "truncated", *([TASK] if has_tasks(schema) else [])}
+    return [name for name in schema if name not in held]
 
 
 def _fps(noted: Any) -> float | None:

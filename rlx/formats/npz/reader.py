@@ -33,7 +33,7 @@ from rlx.formats.common.rows.ted_fields import (
     TRUNCATED,
     StreamColumns,
     TedFields,
-    locator_of,
+    scanned_columns,
     ted_fields,
 )
 from rlx.formats.common.source import MalformedError, OneFile, batch_rows, damage
@@ -261,8 +261,7 @@ def _rows(shape: tuple[int, ...]) -> int:
 
 
 def _scanned(archive: Archive, fields: TedFields, kinds: Mapping[str, RowType | None]) -> FoundEpisodes:
-    locator = locator_of(kinds)
-    names = [name for name in (*fields.scanned, *filter(None, [locator])) if kinds.get(name) is not None]
+    names, locator = scanned_columns(fields, kinds)
     scan = EpisodeScan(str(archive.path), fields.after, fields.decides, locator)
     for batch in archive.batches([*names, *fields.after, *fields.after.values()], batch_rows(fields.schema)):
         scan.add(batch, np.full(len(batch[names[0]]), bool(fields.after)))

@@ -91,7 +91,7 @@ class Feature:
                 raise MalformedError(f"expected {self.dtype}{list(self.shape)} per step, found {_found(values)}")
             stored = values[start * size : stop * size]
             rows = stored.astype(self.dtype, casting="unsafe")
-            if (changed := (rows != stored) & (stored == stored)).any():
+            if rows.dtype != stored.dtype and (changed := (rows != stored) & (stored == stored)).any():
                 raise MalformedError(f"expected {self.dtype}{list(self.shape)}, found {stored[changed][0]}")
             return rows.reshape(stop - start, *self.shape)
         if not isinstance(values, list):

@@ -82,13 +82,15 @@ def _aliases(batch: Sequence[int], kinds: Mapping[str, RowType], leaves: MemmapL
     Both are below its prefix, or beside the key of trajectories. A leaf called ``mask`` is that of a padding if some
     steps at the ends of lanes, and no others, are masked.
     """
+    if MASK in kinds or len(batch) < 2 or 0 in batch:
+        return {}
     for path, kind in kinds.items():
         prefix, _, name = path.rpartition("mask")
-        if name or kind != ("bool", ()) or MASK in kinds or prefix[-1:] not in ("", "/"):
+        if name or kind != ("bool", ()) or prefix[-1:] not in ("", "/"):
             continue
         with leaves.opened({path: kind}) as files:
             mask = flags_of(files[path].read(0, math.prod(batch)), files[path].place).reshape(-1, batch[-1])
-        if len(batch) > 1 and not mask.all() and (mask[:, :-1] >= mask[:, 1:]).all():
+        if not mask.all() and (mask[:, :-1] >= mask[:, 1:]).all():
             ids = {TRAJECTORY: f"{prefix}traj_ids"} if TRAJECTORY not in kinds else {}
             return {MASK: path} | {name: there for name, there in ids.items() if kinds.get(there) == ("int64", ())}
     return {}

@@ -113,6 +113,21 @@ def test_flags_end_trajectories(tmp_path: Path) -> None:
     assert source.notes["steps_without_outcome"] == 1
 
 
+@pytest.mark.parametrize("flags", [{"terminated"}, {"truncated"}, {"terminated", "truncated"}])
+def test_the_notes_are_of_what_is_read(flags: set[str], tmp_path: Path) -> None:
+    ends: dict[str, Callable[[int], Any]] = {
+        "terminated": lambda count: np.arange(count) == 1,
+        "truncated": lambda count: np.arange(count) == count - 1,
+    }
+    ends = {flag: ends[flag] for flag in flags}
+    source, dropped = open_array_record(write(tmp_path, pieces((5, 4, 1), more=ends))), Counter[str]()
+    found = merge(source.blocks(0, dropped), source.schema)
+    unseen = sum(bool(one["truncated"][-1] and not one.cut) for one in found)
+    assert source.notes.get("truncations_without_final_observation", 0) == unseen
+    assert source.notes.get("steps_without_outcome", 0) == dropped["step_whose_outcome_is_not_recorded"]
+    assert sum(one.steps for one in found) == 10 - dropped["step_whose_outcome_is_not_recorded"]
+
+
 @pytest.mark.parametrize(
     ("shape", "options", "found"),
     [

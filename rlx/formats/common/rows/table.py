@@ -22,7 +22,7 @@ from rlx.formats.common.pictures import (
 )
 from rlx.formats.common.rows.episodes import PADDING, Batch, EpisodeTable, RowStream, ending_notes, shard_bounds
 from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, RowRuns
-from rlx.formats.common.rows.ted_fields import SCANNED, StreamColumns, TedFields, locator_of, ted_fields
+from rlx.formats.common.rows.ted_fields import SCANNED, StreamColumns, TedFields, scanned_columns, ted_fields
 from rlx.formats.common.source import EpisodeGroups, MalformedError, batch_rows, block_steps, id_of
 from rlx.schema import TEXT, Field, Role, Schema, is_action, is_observation
 from rlx.store.foreign_types import pyarrow, row_type, to_rows
@@ -152,16 +152,17 @@ def _gathered(
         spans = runs.spans(start, min(start + size, runs.rows))
         rows = np.concatenate([np.arange(first, first + count) for first, count in spans])
         order = np.argsort(rows)
-        wanted, parts, at = rows[order], defaultdict[str, list[NDArray[Any]]](list), table.group_start(int(rows.min()))
+        wanted, parts = rows[order], defaultdict[str, list[NDArray[Any]]](list)
+        at = table.group_start(int(wanted[0]))
         with closing(table.batches(paths, batch_rows(schema), int(wanted[0]))) as batches:
             for batch in batches:
-                if at > wanted[-1]:
-                    break
                 count = len(next(iter(batch.values())))
                 here = wanted[slice(*np.searchsorted(wanted, [at, at + count]))] - at
                 for name, column in batch.items():
                     parts[name].append(column[here])
                 at += count
+                if at > wanted[-1]:
+                    break
         if at <= wanted[-1]:
             raise CorruptShardError(f"{path}: expected {wanted[-1] + 1:,} rows, found {at:,}")
         place = np.argsort(order)
@@ -185,8 +186,8 @@ def open_table(place: TablePlace, notes: Mapping[str, Any]) -> TableRun:
 
 
 def _episodes(place: str, table: Table, fields: TedFields) -> FoundEpisodes:
-    locator, after = locator_of(table.kinds), list(fields.after.values())
-    names = [name for name in (*fields.scanned, *filter(None, [locator])) if table.kinds.get(name)]
+    names, locator = scanned_columns(fields, table.kinds)
+    after = list(fields.after.values())
     size, scan, known = batch_rows(fields.schema), EpisodeScan(place, locator=locator), 0
     for batch in table.batches([*names, *after], size):
         recorded = _recorded(batch, after)

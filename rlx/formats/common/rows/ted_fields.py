@@ -207,6 +207,12 @@ def locator_of(columns: Mapping[str, RowType | None]) -> str | None:
     return next((name for name, (dtype, shape) in kinds.items() if "int" in dtype and shape in ((), (1,))), None)
 
 
+def scanned_columns(fields: TedFields, columns: Mapping[str, RowType | None]) -> tuple[list[str], str | None]:
+    """Return the columns that a scan for episodes reads besides the observations, and the one that numbers the rows."""
+    locator = locator_of(columns)
+    return [name for name in (*fields.scanned, locator) if name is not None and columns.get(name)], locator
+
+
 def _check_after(fields: Mapping[str, Field], recorded: Collection[str], place: str) -> None:
     """Raise CorruptShardError if only some observations have next observations."""
     lacking = [name for name, field in fields.items() if field.role == Role.OBSERVATION and name not in recorded]
