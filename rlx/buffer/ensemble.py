@@ -19,7 +19,7 @@ from rlx.buffer.snapshot import SavedTogether
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.transform.compose import Compose, Inverted, Transform
 from rlx.errors import SchemaMismatchError
-from rlx.transform.protocol import NeighbourTransform
+from rlx.transform.protocol import needs_neighbours
 
 
 class ReplayBufferEnsemble(SavedTogether):
@@ -266,7 +266,7 @@ def _joined(
 
 def check_whole_batches(transform: Transform) -> None:
     """Raise ValueError if a transform, or a part of it, needs neighbours."""
-    if any(isinstance(part, NeighbourTransform) for part in Compose(transform).transforms):
+    if any(needs_neighbours(part) for part in Compose(transform).transforms):
         raise ValueError("a transform that needs neighbours belongs to the buffers, not to their ensemble")
 
 

@@ -19,7 +19,7 @@ from rlx.buffer.transform.compose import Compose, Transform, split
 from rlx.errors import SamplingError, SchemaMismatchError
 from rlx.numbers import check_real
 from rlx.transform.multi_step import NStep, ReturnToGo
-from rlx.transform.protocol import NeighbourTransform, as_path
+from rlx.transform.protocol import as_path, needs_neighbours
 
 RewardFunction = Callable[[TensorDictBase], torch.Tensor]
 # Position of a step's goal between its first and last candidate, 0 to 1; NaN if the stored goal is kept.
@@ -210,7 +210,7 @@ def _check(transforms: Sequence[Any]) -> None:
         if isinstance(part, NStep | ReturnToGo):
             raise ValueError(f"{type(part).__name__} would sum rewards of the stored goals, not of the relabelled ones")  # noqa: TRY004
     before, _ = split(transforms)
-    if any(not isinstance(part, NeighbourTransform) for part in before):
+    if any(not needs_neighbours(part) for part in before):
         raise ValueError("FrameStack: expected it before the other transforms, which come after the goals are changed")
 
 

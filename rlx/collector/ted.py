@@ -20,7 +20,7 @@ from rlx.collector.rollout.infos import PREFIX, fill_of, is_unseen
 from rlx.collector.rollout.steps import IS_INIT, Steps
 from rlx.errors import CollectError
 from rlx.store.ted import make_ted
-from rlx.transform.protocol import NeighbourTransform
+from rlx.transform.protocol import NeighbourTransform, needs_neighbours
 
 CatResults = Literal["stack", 0, -1]
 MASK = ("collector", "mask")
@@ -168,7 +168,7 @@ class BatchDelivery:
     replay_buffer: Any
 
     def __post_init__(self) -> None:
-        if not (self.postproc is None or callable(self.postproc) or isinstance(self.postproc, NeighbourTransform)):
+        if not (self.postproc is None or callable(self.postproc) or needs_neighbours(self.postproc)):
             raise CollectError(
                 f"postproc {self.postproc!r}: expected a function of a batch, or a transform of rlx.buffer"
             )

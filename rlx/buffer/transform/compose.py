@@ -19,7 +19,7 @@ from rlx.buffer.protocol import Keys, Rows, Storage
 from rlx.buffer.storage.step_schema import accelerator_of, leaves_of, padded, signed
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.errors import TransformError
-from rlx.transform.protocol import Neighbours, NeighbourTransform, Pointwise, Reader
+from rlx.transform.protocol import Neighbours, NeighbourTransform, Pointwise, Reader, needs_neighbours
 
 Transform = Callable[[TensorDictBase], TensorDictBase] | NeighbourTransform
 _MASK = ("collector", "mask")
@@ -118,7 +118,7 @@ class Transformed(_Reader):
 
     def read(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
         """Return the transformed steps [n] at these rows."""
-        if isinstance(self._transform, NeighbourTransform):
+        if needs_neighbours(self._transform):
             return self._transform.around(rows, keys, self._below)
         if isinstance(self._transform, Pointwise):
             return self._transform(self._below.read(rows, keys))
@@ -147,7 +147,7 @@ def reader(storage: Storage, transforms: Sequence[Any], index: Callable[[], Neig
 
 def split(transforms: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
     """Return the transforms up to the last that needs neighbours, and those after it."""
-    needy = [i for i, transform in enumerate(transforms) if isinstance(transform, NeighbourTransform)]
+    needy = [i for i, transform in enumerate(transforms) if needs_neighbours(transform)]
     cut = needy[-1] + 1 if needy else 0
     return transforms[:cut], transforms[cut:]
 
@@ -233,9 +233,9 @@ class Inverted:
     """A transform whose two directions are swapped: applied on the way in, and its ``inv``, if any, on sample."""
 
     def __init__(self, transform: Transform) -> None:
-        if isinstance(transform, NeighbourTransform):
+        if needs_neighbours(transform):
             raise TypeError(f"{transform!r} needs stored steps: it cannot be applied before they are stored")
-        self.transform = transform
+        self.transform: Any = transform
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
         """Return the batch after the transform's ``inv``."""
@@ -244,7 +244,8 @@ class Inverted:
 
     def inv(self, steps: TensorDictBase) -> TensorDictBase:
         """Return steps after the transform."""
-        return self.transform(steps)
+        stored: TensorDictBase = self.transform(steps)
+        return stored
 
     def __repr__(self) -> str:
         return f"Inverted({self.transform!r})"
@@ -265,9 +266,9 @@ def _in_order(transforms: list[Any]) -> list[Any]:
 
 def _check(transform: Any) -> None:
     is_class = isinstance(transform, type)
-    if is_class and (issubclass(transform, Pointwise) or hasattr(transform, "around")):
+    if is_class and (issubclass(transform, Pointwise) or needs_neighbours(transform)):
         raise TypeError(f"transform: found the class {transform.__name__} itself: give {transform.__name__}(...)")
-    if not (callable(transform) or isinstance(transform, NeighbourTransform)):
+    if not (callable(transform) or needs_neighbours(transform)):
         raise TypeError(
             f"transform: expected a function of a TensorDict or a transform of rlx.buffer, found {transform!r}"
         )
