@@ -20,7 +20,7 @@ from rlx.buffer.protocol import Rows
 from rlx.buffer.rate_limiter import MinSize, RateLimiter
 from rlx.buffer.ray_server import Server, packed, unpacked
 from rlx.buffer.replay_buffer import BufferOptions, ReplayBuffer
-from rlx.buffer.tensordict_replay_buffer import named_rows
+from rlx.buffer.tensordict_replay_buffer import named_priorities
 from rlx.closing import Closing
 from rlx.engine.actor import opened
 from rlx.engine.ray_cluster import ray_cluster, result
@@ -267,8 +267,10 @@ class RayReplayBuffer(Closing):
 
     def update_tensordict_priority(self, batch: TensorDictBase) -> None:
         """Update priorities from a batch, as ``TensorDictReplayBuffer`` does."""
-        rows, generation = named_rows(batch)
-        self.update_priority(rows, batch[self._tables[self.table_name]["priority_key"]], generation)
+        about = self._tables[self.table_name]
+        told = named_priorities(batch, about["priority_key"], required=about["is_prioritized"])
+        if told is not None:
+            self.update_priority(*told)
 
     def save_dataset(self, path: str | os.PathLike[str], **options: Any) -> None:
         """Write the stored steps as a dataset, as ``ReplayBuffer.save_dataset`` does, on the server's machine.

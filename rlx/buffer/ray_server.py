@@ -26,6 +26,7 @@ from rlx.buffer.batch import with_generation
 from rlx.buffer.rate_limiter import RateLimiter
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.run_checkpoint import Checkpoint
+from rlx.buffer.sampler.prioritized import PrioritizedSampler
 from rlx.buffer.storage.ring import RingStorage
 from rlx.engine.actor import error_answer
 from rlx.engine.ray_cluster import settle_in
@@ -184,6 +185,7 @@ class Server:
                 "storage": {"ndim": table.buffer.storage.ndim, "max_size": table.buffer.storage.max_size},
                 "batch_size": table.buffer.batch_size,
                 "priority_key": getattr(table.buffer, "priority_key", None),
+                "is_prioritized": isinstance(table.buffer.sampler, PrioritizedSampler),
             }
             for name, table in self._tables.items()
         }

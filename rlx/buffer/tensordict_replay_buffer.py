@@ -49,9 +49,9 @@ class TensorDictReplayBuffer(ReplayBuffer):
         Raises:
             KeyError: the batch has no index, or no priorities.
         """
-        if isinstance(self.sampler, PrioritizedSampler) or batch.get(self.priority_key, None) is not None:
-            rows, generation = named_rows(batch)
-            self.update_priority(rows, batch[self.priority_key], generation)
+        is_prioritized = isinstance(self.sampler, PrioritizedSampler)
+        if (told := named_priorities(batch, self.priority_key, required=is_prioritized)) is not None:
+            self.update_priority(*told)
 
     def _check_form(self, form: Form) -> None:
         super()._check_form(form)
@@ -70,7 +70,21 @@ class TensorDictReplayBuffer(ReplayBuffer):
         return self._info(draw)
 
 
-def named_rows(batch: TensorDictBase) -> tuple[torch.Tensor, torch.Tensor | None]:
+def named_priorities(
+    batch: TensorDictBase, key: NestedKey, *, required: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None:
+    """Return the arguments of ``update_priority`` that a batch has; None if it lacks priorities that are not required.
+
+    Raises:
+        KeyError: the batch has no index, or no priorities that are required.
+    """
+    if not required and batch.get(key, None) is None:
+        return None
+    rows, generation = _named_rows(batch)
+    return rows, batch[key], generation
+
+
+def _named_rows(batch: TensorDictBase) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the rows that the ``index`` [n, ...] of a batch names, and their generations, if it has them.
 
     [n] where a row is a whole trajectory.

@@ -109,6 +109,7 @@ def tables() -> dict[str, ReplayBuffer]:
             transform=NStep(2, 0.9),
             batch_size=8,
         ),
+        "plain": TensorDictReplayBuffer(storage=LazyTensorStorage(10), batch_size=4),
         "ratio": ReplayBuffer(storage=LazyTensorStorage(100), batch_size=10),
         "epoch": ReplayBuffer(
             storage=LazyTensorStorage(100, ndim=2), sampler=SamplerWithoutReplacement(seed=1), batch_size=5
@@ -221,6 +222,21 @@ def test_priorities_of_overwritten_rows_are_left_out(server: RayReplayBuffer) ->
     buffer.sample(1)
     buffer.update_priority(rows, (rows == 7).float())
     assert set(buffer.sample(20)["index"].tolist()) == {7}
+
+
+def test_a_batch_lacks_priorities_only_without_a_sampler_that_needs_them(server: RayReplayBuffer) -> None:
+    local: Any = tables()
+    for name in ("plain", "frames"):
+        far: Any = server.table(name)
+        far.empty()
+        for buffer in (far, local[name]):
+            buffer.extend(frames(10))
+            batch: Any = buffer.sample()
+            if name == "plain":
+                buffer.update_tensordict_priority(batch)
+            else:
+                with pytest.raises(KeyError, match="td_error"):
+                    buffer.update_tensordict_priority(batch)
 
 
 def test_a_killed_client_leaves_whole_writes(server: RayReplayBuffer) -> None:
