@@ -69,14 +69,9 @@ class Kernel:
         zstd = _zstd()
         self.frames, self.zstd = frames, zstd
         self._decompress = ctypes.cast(zstd.ZSTD_decompress_usingDDict, _ADDRESS).value
-        self._new_context, self._free_context = zstd.ZSTD_createDCtx, zstd.ZSTD_freeDCtx
         self._digest, self._free_digested = zstd.ZSTD_createDDict_byReference, zstd.ZSTD_freeDDict
+        self._digest.argtypes, self._free_digested.argtypes = [_ADDRESS, _SIZE], [_ADDRESS]
         self.is_error, self.error_name = zstd.ZSTD_isError, zstd.ZSTD_getErrorName
-        for function in (self._new_context, self._digest):
-            function.restype = _ADDRESS
-        for function in (self._free_context, self._free_digested):
-            function.argtypes, function.restype = [_ADDRESS], _SIZE
-        self._digest.argtypes = [_ADDRESS, _SIZE]
         self.is_error.argtypes = self.error_name.argtypes = [_SIZE]
         self.error_name.restype = ctypes.c_char_p
         self._local = threading.local()
@@ -88,9 +83,7 @@ class Kernel:
         """
         if not dictionary:
             return 0
-        made: int | None = self._digest(dictionary, len(dictionary))
-        if not made:
-            raise MemoryError
+        made = _made(self._digest, dictionary, len(dictionary))
         weakref.finalize(owner, self._free, made, dictionary).atexit = False
         return made
 
@@ -101,11 +94,9 @@ class Kernel:
     def _decoder(self) -> int:
         decoder: _Decoder | None = getattr(self._local, "decoder", None)
         if decoder is None:
-            context: int | None = self._new_context()
-            if not context:
-                raise MemoryError
+            context = _made(self.zstd.ZSTD_createDCtx)
             self._local.decoder = decoder = _Decoder(self._decompress, context)
-            weakref.finalize(decoder, self._free_context, context).atexit = False
+            _freed_with(decoder, self.zstd.ZSTD_freeDCtx, context)
         return ctypes.addressof(decoder)
 
     def read(self, table: int, shard: Numbers, row: Numbers, out: NDArray[np.uint8]) -> None:

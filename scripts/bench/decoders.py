@@ -48,7 +48,8 @@ def by_numba(codec: ZstdChunks, batches: Sequence[Chunks], out: Frames, compiled
     """A loop that numba compiles, around the same function of libzstd."""
     word = ctypes.c_size_t
     decompress = ctypes.CFUNCTYPE(word, word, word, word, word, word, word)(compiled._decompress or 0)
-    context, dictionary = compiled._new_context(), codec.digested_for(compiled)
+    compiled.zstd.ZSTD_createDCtx.restype = word
+    context, dictionary = compiled.zstd.ZSTD_createDCtx(), codec.digested_for(compiled)
     chunks = Places(batches)
     row_bytes = out.shape[1]
 
