@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset
 import rlx
 from rlx.buffer import (
     CompressedStorage,
+    ConsumingSampler,
     DatasetStorage,
     LazyTensorStorage,
     ListStorage,
@@ -173,6 +174,22 @@ def test_the_workers_of_a_rank_share_what_is_the_ranks() -> None:
         buffer = memory(SamplerWithoutReplacement(seed=0).shard(rank, 2))
         found += drawn(loader([buffer], None))
     assert sorted(action for batch in found for action in batch) == list(range(STEPS))
+
+
+class Available(Batches):
+    """How many steps of a buffer a worker may draw, before and after its only batch."""
+
+    def __iter__(self) -> Iterator[Any]:
+        (buffer,) = self.buffers
+        yield buffer.sampler.available(buffer.storage)
+        buffer.sample()
+        yield buffer.sampler.available(buffer.storage)
+
+
+def test_a_worker_counts_its_own_steps_before_it_draws() -> None:
+    shared = Available([memory(ConsumingSampler(seed=0))], None)
+    workers = DataLoader(shared, None, collate_fn=unchanged, num_workers=2, multiprocessing_context="fork")
+    assert sorted(workers) == [STEPS // 2 - 8] * 2 + [STEPS // 2] * 2
 
 
 class SharedByHand(Batches):

@@ -352,7 +352,6 @@ class ConsumingSampler(SeededSampler):
             SamplingError: the storage is empty, or all of its steps were drawn as often as they may be.
         """
         stored = stored_steps(storage, batch_size)
-        self._draws.enter_worker()
         count = min(batch_size, self.available(storage))
         if not count:
             raise SamplingError(
@@ -408,6 +407,7 @@ class ConsumingSampler(SeededSampler):
 
     def _catch_up(self, storage: Storage) -> None:
         """Learn of steps that were stored before the storage had this sampler, and of the share of this worker."""
+        self._draws.enter_worker()
         self._make_room(storage)
         if self._known < len(storage):
             rows = storage.row_at(np.arange(len(storage)))
