@@ -155,7 +155,7 @@ class Slicing:
 
 
 class Sliced:
-    """Base of samplers of slices: the arguments that say how slices are cut, as attributes."""
+    """Base of samplers of slices: the arguments that say how slices are cut, as attributes, and the index they need."""
 
     slicing: Slicing
 
@@ -172,6 +172,11 @@ class Sliced:
     start_at_reset = property(attrgetter("slicing.start_at_reset"))
     span = property(attrgetter("slicing.span"))
     cache_values = property(attrgetter("slicing.cache_values"))
+    draws_slices = True
+
+    def index(self, storage: Storage) -> TrajectoryIndex:
+        """Return the index of a storage's trajectories by the keys of the slices."""
+        return self.slicing.index(storage)
 
 
 class SliceOptions(TypedDict, total=False):

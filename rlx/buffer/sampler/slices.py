@@ -69,8 +69,6 @@ class SliceSampler(Sliced, SeededSampler):
         torch.Size([4, 8, 4])
     """
 
-    draws_slices = True
-
     def __init__(
         self,
         *,
@@ -160,10 +158,6 @@ class SliceSampler(Sliced, SeededSampler):
         starts = self._drawn_ahead(index, count, slices, slice_len)
         rows, info = self.slicing.cut(storage, index, starts, slice_len)
         return rows.reshape(count, -1), info
-
-    def index(self, storage: Storage) -> TrajectoryIndex:
-        """Return the index of a storage's trajectories by the keys of the slices."""
-        return self.slicing.index(storage)
 
     def _draw(self, index: TrajectoryIndex, slices: int, slice_len: int | None) -> tuple[Rows, Rows | None]:
         """Return [slices] starts, and how many steps each slice has at most."""
@@ -305,8 +299,6 @@ class PrioritizedSliceSampler(Sliced, PrioritizedSampler):
         True
     """
 
-    draws_slices = True
-
     def __init__(
         self,
         max_capacity: int,
@@ -362,10 +354,6 @@ class PrioritizedSliceSampler(Sliced, PrioritizedSampler):
             self._generation = index.generation
         rows, info = self.slicing.cut(storage, index, starts, slice_len)
         return rows, info | {PRIORITY_WEIGHT: self._corrections(self._weighed(self._tree.priority[rows]))}
-
-    def index(self, storage: Storage) -> TrajectoryIndex:
-        """Return the index of a storage's trajectories by the keys of the slices."""
-        return self.slicing.index(storage)
 
     def extended(self, storage: Storage, rows: Rows) -> None:
         """Give written rows the priority of new steps; the next sample restores starts that they made valid."""
