@@ -1,5 +1,6 @@
 """Several replay buffers sampled as one."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self, overload
 
@@ -22,7 +23,34 @@ from rlx.errors import SchemaMismatchError
 from rlx.transform.protocol import needs_neighbours
 
 
-class ReplayBufferEnsemble(SavedTogether):
+class BuffersTogether(SavedTogether):
+    """Base of several buffers that are sampled as one: they have the steps, and their states are saved together."""
+
+    @abstractmethod
+    def _saved_parts(self) -> Sequence[ReplayBuffer]:
+        """Return the buffers."""
+
+    def __len__(self) -> int:
+        """Return steps in all buffers."""
+        return sum(map(len, self._saved_parts()))
+
+    def shutdown(self) -> None:
+        """Stop the prefetch threads of the buffers."""
+        for buffer in self._saved_parts():
+            buffer.shutdown()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that the next batches depend on, including the buffers."""
+        return self._own_state() | {"buffers": [buffer.state_dict() for buffer in self._saved_parts()]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of ``state_dict``."""
+        self._load_own_state(state)
+        for buffer, its in zip(self._saved_parts(), state["buffers"], strict=True):
+            buffer.load_state_dict(its)
+
+
+class ReplayBufferEnsemble(BuffersTogether):
     """Ensemble of n buffers: batches are [n, B / n], and ``("index", "buffer_ids")`` is the buffer of each step.
 
     Each buffer's own transforms are applied first, then those of the ensemble. If buffers have different keys, batches
@@ -100,10 +128,6 @@ class ReplayBufferEnsemble(SavedTogether):
         if transform is not None:
             self.append_transform(transform)
         self._collate = joined_batches if collate_fn is None else collate_fn
-
-    def __len__(self) -> int:
-        """Return steps in all buffers."""
-        return sum(map(len, self._buffers))
 
     def __getitem__(self, index: Any) -> Any:
         """Return a buffer, some of them as an ensemble, or the steps at rows of one or of several, stacked.
@@ -185,11 +209,6 @@ class ReplayBufferEnsemble(SavedTogether):
         for buffer in self._buffers:
             buffer.empty()
 
-    def shutdown(self) -> None:
-        """Stop the prefetch threads of the buffers."""
-        for buffer in self._buffers:
-            buffer.shutdown()
-
     @overload
     def sample(self, batch_size: int | None = None, return_info: Literal[False] = False) -> TensorDictBase: ...
     @overload
@@ -220,16 +239,6 @@ class ReplayBufferEnsemble(SavedTogether):
         """Yield batches without end."""
         while True:
             yield self.sample()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state that the next batches depend on, including the buffers."""
-        return self._own_state() | {"buffers": [buffer.state_dict() for buffer in self._buffers]}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of ``state_dict``."""
-        self._load_own_state(state)
-        for buffer, its in zip(self._buffers, state["buffers"], strict=True):
-            buffer.load_state_dict(its)
 
     def _saved_parts(self) -> Sequence[ReplayBuffer]:
         return self._buffers

@@ -7,12 +7,11 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from rlx.buffer.ensemble import check_whole_batches, joined_batches, mark
+from rlx.buffer.ensemble import BuffersTogether, check_whole_batches, joined_batches, mark
 from rlx.buffer.protocol import Storage
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.sampler.draws import fresh_seed
 from rlx.buffer.sampler.steps import RandomSampler
-from rlx.buffer.snapshot import SavedTogether
 from rlx.buffer.storage.dataset import DatasetStorage, as_storage
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
@@ -22,7 +21,7 @@ from rlx.numbers import check_real, check_whole
 from rlx.store.dataset import Dataset
 
 
-class OfflineToOnlineReplayBuffer(SavedTogether):
+class OfflineToOnlineReplayBuffer(BuffersTogether):
     """Buffer that joins a dataset and a growing buffer: a fixed fraction of each batch comes from the dataset.
 
     Of a batch of B steps, the first ``round(offline_fraction * B)`` are of the dataset, and the rest of the online
@@ -94,10 +93,6 @@ class OfflineToOnlineReplayBuffer(SavedTogether):
         self._transform = Compose() if transform is None else Compose(transform)
         check_whole_batches(self._transform)
 
-    def __len__(self) -> int:
-        """Return steps in both buffers."""
-        return len(self.offline_buffer) + len(self.online_buffer)
-
     def __repr__(self) -> str:
         parts = f"offline={self.offline_buffer!r}, online={self.online_buffer!r}"
         return f"{type(self).__name__}({parts}, offline_fraction={self._fraction}, batch_size={self._batch_size})"
@@ -150,21 +145,6 @@ class OfflineToOnlineReplayBuffer(SavedTogether):
                 batches.append(buffer.sample(count))
                 mark(batches[-1], number)
         return self._transform(joined_batches(batches, torch.cat, 1))
-
-    def shutdown(self) -> None:
-        """Stop the prefetch threads of the buffers."""
-        for buffer in self._saved_parts():
-            buffer.shutdown()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state that the next batches depend on, including the steps of both buffers."""
-        return self._own_state() | {"buffers": [buffer.state_dict() for buffer in self._saved_parts()]}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of ``state_dict``."""
-        self._load_own_state(state)
-        for buffer, its in zip(self._saved_parts(), state["buffers"], strict=True):
-            buffer.load_state_dict(its)
 
     def _saved_parts(self) -> Sequence[ReplayBuffer]:
         return self.offline_buffer, self.online_buffer
