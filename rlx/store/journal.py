@@ -18,10 +18,15 @@ import zstandard
 from numpy.typing import NDArray
 
 from rlx.block import Block
+from rlx.errors import CorruptDatasetError
 from rlx.files.disk import disk_errors
 
 _RECORD, _DOCUMENT = struct.Struct("<QI"), struct.Struct("<I")
 _COLUMNS = ("lengths", "episodes", "from_reset", "final_recorded", "cut")
+_NO_BLOCK = (
+    *(zstandard.ZstdError, struct.error, LookupError, TypeError, ValueError, AttributeError),
+    *(ArithmeticError, RecursionError, MemoryError),
+)
 # Fast: whoever appends waits for it.
 _LEVEL = 1
 
@@ -62,14 +67,22 @@ class Journal:
 
 
 def read_journal(path: Path) -> Iterator[Block]:
-    """Yield the blocks of a journal, up to a record whose writing was interrupted."""
+    """Yield the blocks of a journal, up to a record whose writing was interrupted.
+
+    Raises:
+        CorruptDatasetError: a whole record holds no block.
+    """
     size = path.stat().st_size
     with path.open("rb") as file:
         while len(head := file.read(_RECORD.size)) == _RECORD.size:
             length, checksum = _RECORD.unpack(head)
             if length > size - file.tell() or google_crc32c.value(content := file.read(length)) != checksum:
                 return
-            yield _decoded(zstandard.ZstdDecompressor().decompress(content))
+            try:
+                block = _decoded(zstandard.ZstdDecompressor().decompress(content))
+            except _NO_BLOCK as exc:  # nothing that ``append`` wrote
+                raise CorruptDatasetError(f"{path} is damaged: a record holds no episodes: {exc!r}") from exc
+            yield block
 
 
 def _encoded(block: Block) -> bytes:

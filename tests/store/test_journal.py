@@ -1,16 +1,20 @@
 """Journals: what is in them survives, and becomes a shard exactly once."""
 
+import json
 import shutil
+import struct
 from pathlib import Path
 
+import google_crc32c
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 import rlx
 from rlx.block import Block
-from rlx.errors import DiskFullError
+from rlx.errors import CorruptDatasetError, DiskFullError
 from rlx.schema import Schema
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
@@ -124,6 +128,37 @@ def test_a_dataset_that_cannot_be_written_opens_without_its_journal(
     assert "not in its shards yet" in caplog.text
     (left / "shards").chmod(0o700)
     assert len(rlx.open(left)) == 14
+
+
+def _document(layout: object) -> bytes:
+    document = json.dumps({"layout": layout, "texts": {}}).encode()
+    return zstandard.compress(struct.pack("<I", len(document)) + document)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"not compressed",
+        zstandard.compress(b""),
+        zstandard.compress(struct.pack("<I", 4) + b'{"a"'),
+        _document({}),
+        _document({"observation": ["O", [3]]}),
+        _document({"observation": ["<f4", [1 << 60]]}),
+        _document({"observation": ["<f4", [1 << 70]]}),
+        _document(["observation"]),
+        zstandard.compress(struct.pack("<I", 100_000) + b"[" * 100_000),
+    ],
+    ids=["no frame", "nothing", "no JSON", "no arrays", "objects", "too long", "longer", "a list", "nested"],
+)
+def test_a_record_that_no_recorder_wrote_is_an_error_by_name(
+    content: bytes, left: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = left / JOURNAL / "00001"
+    journal.write_bytes(struct.pack("<QI", len(content), google_crc32c.value(content)) + content)
+    with pytest.raises(CorruptDatasetError, match="00001 is damaged: a record holds no episodes"), claimed(left):
+        pass
+    assert len(rlx.open(left)) == 8
+    assert "not in its shards yet" in caplog.text
 
 
 def test_an_empty_journal_is_no_shard(left: Path) -> None:
