@@ -18,10 +18,13 @@ from hypothesis import settings
 
 from rlx.engine.ray_cluster import ray_cluster
 from rlx.pipeline.convert import Fetched, convert
+from rlx.pipeline.export import EXPORT_FORMATS, export
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx_cli.app import main
 from tests.azure_server import AzureServer, azurite
+from tests.bad_files import NAMES
+from tests.contracts.dataset_exporter import whole_dataset
 from tests.hub_server import HubServer
 from tests.s3_server import S3Server
 
@@ -147,6 +150,17 @@ def _pong(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pong(_pong: Path, tmp_path: Path) -> Path:
     """The sample run as a dataset of its own: three shards."""
     return shutil.copytree(_pong, tmp_path / "pong")
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small dataset in every format, by the format's name; tests change copies."""
+    root = tmp_path_factory.mktemp("exported")
+    vectors, pictures = (whole_dataset(root / sample, sample).path for sample in ("vectors", "pictures"))
+    for format in EXPORT_FORMATS:
+        source = pictures if format == "dopamine" else vectors
+        export(source, root / format / NAMES.get(format, "a.h5"), format, progress=Silent())
+    return root
 
 
 @pytest.fixture(scope="session")

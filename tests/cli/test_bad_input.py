@@ -14,26 +14,13 @@ import pytest
 
 import rlx.errors
 from rlx.errors import RlxError
-from rlx.pipeline.export import EXPORT_FORMATS, export
-from rlx.progress import Silent
+from rlx.pipeline.export import EXPORT_FORMATS
 from tests.bad_files import CASES, LAYOUTS, NAMES, NOT_FOUND, REFUSED
 from tests.conftest import Cli
-from tests.contracts.dataset_exporter import whole_dataset
 from tests.hdf5_files import write_d4rl
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 HDF5 = ("minari", "d4rl", "robomimic", "d3rlpy")
-
-
-@pytest.fixture(scope="session")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small dataset in every format, by the format's name."""
-    root = tmp_path_factory.mktemp("exported")
-    vectors, pictures = (whole_dataset(root / sample, sample).path for sample in ("vectors", "pictures"))
-    for format in EXPORT_FORMATS:
-        source = pictures if format == "dopamine" else vectors
-        export(source, root / format / NAMES.get(format, "a.h5"), format, progress=Silent())
-    return root
 
 
 @pytest.mark.parametrize(("format", "kind"), [(format, kind) for format in CASES for kind in CASES[format]])

@@ -8,10 +8,7 @@ import pytest
 
 from rlx.formats.common.fields import NOT_TAKEN
 from rlx.pipeline.convert import open_source
-from rlx.pipeline.export import export
-from rlx.progress import Silent
 from tests.bad_files import NAMES
-from tests.contracts.dataset_exporter import whole_dataset
 from tests.contracts.source import read
 from tests.extra_keys import ADD, IMPOSSIBLE, KINDS, Values
 
@@ -19,20 +16,9 @@ FIELDS = ("numbers", "vectors", "no numbers")
 CASES = [(format, kind) for format in ADD for kind in KINDS if kind not in IMPOSSIBLE.get(format, ())]
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small dataset in every format, by the format's name."""
-    root = tmp_path_factory.mktemp("files")
-    vectors, pictures = (whole_dataset(root / sample, sample).path for sample in ("vectors", "pictures"))
-    for format in ADD:
-        source = pictures if format == "dopamine" else vectors
-        export(source, root / format / NAMES.get(format, "a.h5"), format, progress=Silent())
-    return root
-
-
-def with_key(files: Path, format: str, key: str, values: Values, place: Path) -> Path:
+def with_key(exported: Path, format: str, key: str, values: Values, place: Path) -> Path:
     """A copy of a format's file with one key more."""
-    shutil.copytree(files / format, place)
+    shutil.copytree(exported / format, place)
     path = place / NAMES.get(format, "a.h5")
     ADD[format](path, key, values)
     return path
@@ -40,10 +26,10 @@ def with_key(files: Path, format: str, key: str, values: Values, place: Path) ->
 
 @pytest.mark.parametrize(("format", "kind"), CASES)
 def test_an_unknown_key_is_a_field_or_is_named(
-    format: str, kind: str, files: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    format: str, kind: str, exported: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = with_key(files, format, "extra", KINDS[kind], tmp_path / "in")
-    before, _ = open_source(files / format / NAMES.get(format, "a.h5"), format)
+    path = with_key(exported, format, "extra", KINDS[kind], tmp_path / "in")
+    before, _ = open_source(exported / format / NAMES.get(format, "a.h5"), format)
     caplog.clear()
     source, _ = open_source(path, format)
     reasons = {key: reason for key, reason in source.notes.get(NOT_TAKEN, {}).items() if "extra" in key}
@@ -63,8 +49,8 @@ def test_an_unknown_key_is_a_field_or_is_named(
 
 
 @pytest.mark.parametrize("format", [format for format in ADD if format not in ("dopamine", "d3rlpy")])
-def test_a_name_that_no_field_may_have_is_named(format: str, files: Path, tmp_path: Path) -> None:
-    path = with_key(files, format, "two words", KINDS["numbers"], tmp_path / "in")
+def test_a_name_that_no_field_may_have_is_named(format: str, exported: Path, tmp_path: Path) -> None:
+    path = with_key(exported, format, "two words", KINDS["numbers"], tmp_path / "in")
     source, _ = open_source(path, format)
     (reason,) = (reason for key, reason in source.notes[NOT_TAKEN].items() if "two words" in key)
     assert reason
@@ -72,7 +58,7 @@ def test_a_name_that_no_field_may_have_is_named(format: str, files: Path, tmp_pa
 
 
 @pytest.mark.parametrize("format", [format for format in ADD if format not in ("dopamine", "d3rlpy", "lerobot")])
-def test_a_key_in_a_group_is_a_field(format: str, files: Path, tmp_path: Path) -> None:
-    path = with_key(files, format, "params/loc", KINDS["vectors"], tmp_path / "in")
+def test_a_key_in_a_group_is_a_field(format: str, exported: Path, tmp_path: Path) -> None:
+    path = with_key(exported, format, "params/loc", KINDS["vectors"], tmp_path / "in")
     source, _ = open_source(path, format)
     assert source.schema["params/loc"].shape == (2,)

@@ -15,11 +15,8 @@ import pytest
 from rlx.errors import CorruptShardError
 from rlx.formats.common.source import Source
 from rlx.pipeline.convert import open_source
-from rlx.pipeline.export import export
-from rlx.progress import Silent
 from tests.array_record_files import changed_records
 from tests.bad_files import NAMES, RECORDS
-from tests.contracts.dataset_exporter import whole_dataset
 from tests.contracts.source import Trajectory, read
 from tests.damage import arrays, at, feature, gz, h5, members
 from tests.hdf5_files import replace
@@ -140,19 +137,8 @@ def _as_feature(change: Rows) -> Rows:
     return changed
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small dataset in every format, by the format's name."""
-    root = tmp_path_factory.mktemp("files")
-    vectors, pictures = (whole_dataset(root / sample, sample).path for sample in ("vectors", "pictures"))
-    for format in {name.split()[0] for name in FLAGS} | {"mds", "dopamine"}:
-        source = pictures if format == "dopamine" else vectors
-        export(source, root / format / NAMES.get(format, "a.h5"), format, progress=Silent())
-    return root
-
-
-def refused(files: Path, format: str, damage: Callable[[Path], object], place: Path) -> str:
-    shutil.copytree(files / format, place)
+def refused(exported: Path, format: str, damage: Callable[[Path], object], place: Path) -> str:
+    shutil.copytree(exported / format, place)
     path = place / NAMES.get(format, "a.h5")
     damage(path)
     with pytest.raises(CorruptShardError) as caught:
@@ -167,17 +153,17 @@ def read_all(path: Path, format: str) -> tuple[Source, list[Trajectory]]:
 
 @pytest.mark.parametrize("number", [float("nan"), 0.5, -1, 2])
 @pytest.mark.parametrize("name", FLAGS)
-def test_a_number_that_is_no_flag_is_refused_by_name(name: str, number: float, files: Path, tmp_path: Path) -> None:
-    message = refused(files, name.split()[0], FLAGS[name](number), tmp_path / "in")
+def test_a_number_that_is_no_flag_is_refused_by_name(name: str, number: float, exported: Path, tmp_path: Path) -> None:
+    message = refused(exported, name.split()[0], FLAGS[name](number), tmp_path / "in")
     said = "NaN" if number != number else str(number)
     is_typed = name == "minari"  # whose flags have the dtype of their first episode
     assert ("expected bool[], found" if is_typed else f"expected 0 or 1, found {said}") in message
 
 
 @pytest.mark.parametrize("name", [name for name in FLAGS if name != "minari"])
-def test_flags_of_another_dtype_are_flags(name: str, files: Path, tmp_path: Path) -> None:
+def test_flags_of_another_dtype_are_flags(name: str, exported: Path, tmp_path: Path) -> None:
     format = name.split()[0]
-    shutil.copytree(files / format, tmp_path / "in")
+    shutil.copytree(exported / format, tmp_path / "in")
     path = tmp_path / "in" / NAMES.get(format, "a.h5")
     before, _ = read_all(path, format)
     FLAGS[name](0.0)(path)
@@ -186,9 +172,10 @@ def test_flags_of_another_dtype_are_flags(name: str, files: Path, tmp_path: Path
     assert set(after.schema) == set(before.schema)
 
 
-def test_a_byte_that_is_no_flag_is_refused_by_name(files: Path, tmp_path: Path) -> None:
+def test_a_byte_that_is_no_flag_is_refused_by_name(exported: Path, tmp_path: Path) -> None:
     log = at("replay_logs/$store$_terminal_ckpt.0.gz", gz(lambda rows: np.where(rows == 1, 2, 0).astype("u1")))
-    assert "expected 0 or 1, found 2" in refused(files, "dopamine", log, tmp_path / "dopamine")
-    assert "next/terminated: expected 0 or 1, found 2 in row 22" in refused(files, "mds", mds(2), tmp_path / "mds")
+    assert "expected 0 or 1, found 2" in refused(exported, "dopamine", log, tmp_path / "dopamine")
+    assert "next/terminated: expected 0 or 1, found 2 in row 22" in refused(exported, "mds", mds(2), tmp_path / "mds")
     odd = at("next/terminated.memmap", lambda path: path.write_bytes(path.read_bytes()[:-1] + b"\3"))
-    assert "next/terminated: expected 0 or 1, found 3 in row 22" in refused(files, "torchrl", odd, tmp_path / "torchrl")
+    message = refused(exported, "torchrl", odd, tmp_path / "torchrl")
+    assert "next/terminated: expected 0 or 1, found 3 in row 22" in message
