@@ -31,8 +31,9 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
-from rlx.buffer import CompressedStorage, LazyTensorStorage, PrioritizedSampler, ReplayBuffer
+from rlx.buffer import CompressedStorage, LazyTensorStorage, ReplayBuffer
 from scripts.bench import peer, timing
+from scripts.bench import prioritized as by_priority
 from scripts.bench.play import play
 
 Tree = dict[str, Any]
@@ -41,8 +42,8 @@ Row = dict[str, float | None]
 
 STEPS, EPISODE, BLOCK, BATCH = 3200, 200, 200, 32
 LOOP_CAPACITY = 50_000
-ALPHA, BETA, DRAWN = 0.6, 0.4, 256
-CAPACITIES = (10_000, 1_000_000, 10_000_000)
+DRAWN = 256
+PRIORITIZED = {"rlx": "rlx", "rlx arrays": "rlx_arrays", "TorchRL": "torchrl", "cpprb": "cpprb"}
 
 # The two times that each ratio is of; above 1, rlx is faster.
 RATIOS = {
@@ -316,68 +317,6 @@ WORK: dict[str, tuple[Callable[[Buffer, Tree], Call], int]] = {
 }
 
 
-# ---- prioritized replay: a batch is drawn by priority, and its priorities are updated
-
-
-def priorities_of_rlx(capacity: int, form: Callable[[Tree], Any]) -> Call:
-    """Of rlx's buffer."""
-    sampler = PrioritizedSampler(capacity, alpha=ALPHA, beta=BETA)
-    return drawn_and_updated(ReplayBuffer(storage=LazyTensorStorage(capacity), sampler=sampler), capacity, form)
-
-
-def priorities_of_torchrl(capacity: int) -> Call:
-    """Of TorchRL's."""
-    data = peer.data()
-    sampler = data.PrioritizedSampler(capacity, alpha=ALPHA, beta=BETA)
-    buffer = data.ReplayBuffer(storage=data.LazyTensorStorage(capacity), sampler=sampler, batch_size=DRAWN)
-    return drawn_and_updated(buffer, capacity, bytes_of)
-
-
-def bytes_of(steps: Tree) -> TensorDict:
-    """A TensorDict of observations alone."""
-    return TensorDict(tensors(steps), [len(steps["observation"])])
-
-
-def drawn_and_updated(buffer: Any, capacity: int, form: Callable[[Tree], Any]) -> Call:
-    """Fills rlx's or TorchRL's buffer."""
-    steps, priorities = filling(capacity)
-    for _ in range(capacity // len(priorities)):
-        rows = buffer.extend(form(steps))
-        buffer.update_priority(rows, torch.from_numpy(priorities))
-    updates = torch.from_numpy(priorities[:DRAWN])
-
-    def learn(_: int) -> None:
-        _, info = buffer.sample(DRAWN, return_info=True)
-        buffer.update_priority(info["index"], updates)
-
-    return learn
-
-
-def priorities_of_cpprb(capacity: int) -> Call:
-    """Of cpprb's."""
-    from cpprb import PrioritizedReplayBuffer as TheirBuffer  # noqa: PLC0415
-
-    buffer = TheirBuffer(capacity, {"observation": {"dtype": np.uint8}}, alpha=ALPHA)
-    steps, priorities = filling(capacity)
-    for _ in range(capacity // len(priorities)):
-        buffer.add(**steps, priorities=priorities)
-    return lambda _: buffer.update_priorities(buffer.sample(DRAWN, beta=BETA)["indexes"], priorities[:DRAWN])
-
-
-def filling(capacity: int) -> tuple[Tree, NDArray[np.float64]]:
-    """Steps of one byte and their priorities, at most a million."""
-    count = min(capacity, 1_000_000)
-    return {"observation": np.zeros((count, 1), np.uint8)}, np.random.default_rng(0).random(count) + 0.1
-
-
-PRIORITIZED: dict[str, Callable[[int], Call]] = {
-    "rlx": partial(priorities_of_rlx, form=bytes_of),
-    "rlx arrays": partial(priorities_of_rlx, form=dict),
-    "TorchRL": priorities_of_torchrl,
-    "cpprb": priorities_of_cpprb,
-}
-
-
 # ---- the measurement
 
 
@@ -425,10 +364,16 @@ def cartpole(kind: str, rounds: int, share: int) -> Iterator[tuple[str, Row]]:
 
 def prioritized(kind: str, rounds: int, share: int) -> Iterator[tuple[str, Row]]:
     """A row for each capacity, or for the smallest."""
-    for capacity in CAPACITIES[: 1 if share > 1 else None]:
+    for capacity in by_priority.CAPACITIES[: 1 if share > 1 else None]:
         name = f"{kind} {capacity:,}"
-        makers = {buffer: partial(make, capacity) for buffer, make in PRIORITIZED.items()}
+        makers = {title: partial(drawn_and_updated, subject, capacity) for title, subject in PRIORITIZED.items()}
         yield name, measured(name, makers, rounds, 100 // share)
+
+
+def drawn_and_updated(subject: str, capacity: int) -> Call:
+    """What draws a batch by priority, and updates its priorities."""
+    draw, update = by_priority.SUBJECTS[subject](capacity, DRAWN)
+    return lambda _: update(draw())
 
 
 def compressed(kind: str, rounds: int, share: int) -> Iterator[tuple[str, Row]]:

@@ -9,6 +9,7 @@ import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, cast
@@ -64,14 +65,17 @@ def rlx_sampler(capacity: int, batch_size: int) -> Subject:
     return lambda: sampler.sample(storage, batch_size), lambda batch: sampler.update_priority(batch[0], priority)
 
 
-def rlx_buffer(capacity: int, batch_size: int) -> Subject:
-    """A buffer of TensorDicts."""
+def rlx_buffer(capacity: int, batch_size: int, *, of_arrays: bool = False) -> Subject:
+    """A buffer of TensorDicts, or of dicts of arrays."""
     sampler = PrioritizedSampler(capacity, ALPHA, BETA, seed=0)
     buffer = ReplayBuffer(storage=LazyTensorStorage(capacity), sampler=sampler, batch_size=batch_size)
     for rows in blocks(capacity):
-        buffer.update_priority(buffer.extend(TensorDict(steps(len(rows)), [len(rows)])), torch.rand(len(rows)) + 0.1)
+        written: Any = {"x": np.zeros((len(rows), 1), np.uint8)}
+        index = buffer.extend(written if of_arrays else TensorDict(steps(len(rows)), [len(rows)]))
+        buffer.update_priority(index, torch.rand(len(rows)) + 0.1)
     priority = torch.rand(batch_size) + 0.1
-    return buffer.sample, lambda batch: buffer.update_priority(batch["index"], priority)
+    draw = partial(buffer.sample, return_info=True)
+    return draw, lambda found: buffer.update_priority(found[1]["index"], priority)
 
 
 def cpprb(capacity: int, batch_size: int) -> Subject:
@@ -103,7 +107,13 @@ def torchrl(capacity: int, batch_size: int) -> Subject:
     return buffer.sample, lambda batch: buffer.update_priority(batch["index"], priority)
 
 
-SUBJECTS = {"rlx": rlx_buffer, "rlx_sampler": rlx_sampler, "cpprb": cpprb, "torchrl": torchrl}
+SUBJECTS: dict[str, Callable[[int, int], Subject]] = {
+    "rlx": rlx_buffer,
+    "rlx_arrays": partial(rlx_buffer, of_arrays=True),
+    "rlx_sampler": rlx_sampler,
+    "cpprb": cpprb,
+    "torchrl": torchrl,
+}
 
 
 def made(name: str, capacity: int, batch_size: int) -> Subject | None:
