@@ -31,10 +31,10 @@ from scripts.bench import peer, timing
 
 BOUNDS = {
     "extend 100 steps in memory": 30,
-    "sample 32 in memory": 42,
+    "sample 32 in memory": 41,
     "slices in memory": 84,
-    "sample 32 of a dataset": 96,
-    "slices of a dataset": 125,
+    "sample 32 of a dataset": 95,
+    "slices of a dataset": 124,
     "a trajectory of a dataset": 42,
 }
 _RUN = Path(__file__).parent / "sample_run"

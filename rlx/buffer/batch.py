@@ -82,24 +82,23 @@ def steps_at(index: Any, storage: Storage, keys: Keys | None = None) -> TensorDi
 
 
 def write_info(batch: TensorDictBase, info: Mapping[Any, Any]) -> None:
-    """Write the values of a sampler into a batch, by TED key.
-
-    A flag under ``next`` stays set where it was set: a slice's end must not hide a truncation, nor an n-step transition
-    that ends an episode be undone by the flags of its first step.
-    """
-    for path, tensor in _marks(info, batch.device, lambda path: batch.get(path, None)):
+    """Write the values of a sampler into a batch, by TED key."""
+    for path, tensor in marks(info, batch.device, lambda path: batch.get(path, None)):
         # A value of a row applies to all steps of a row that is a trajectory.
         batch.set(path, expand_as_right(tensor, batch) if tensor.ndim < batch.batch_dims else tensor)
 
 
-def mark(leaves: dict[Path, Any], info: Mapping[Any, Any]) -> None:
-    """Write the values of a sampler into the leaves of a batch, as ``write_info`` does into a TensorDict."""
-    leaves.update(_marks(info, accelerator_of(leaves), leaves.get))
-
-
-def _marks(
+def marks(
     info: Mapping[Any, Any], device: torch.device | None, stored: Callable[[Path], Any]
 ) -> Iterator[tuple[Path, torch.Tensor]]:
+    """Yield the values of a sampler on a device, by path, to be written into a batch.
+
+    A flag under ``next`` stays set where it was set: a slice's end must not hide a truncation, nor an n-step transition
+    that ends an episode be undone by the flags of its first step.
+
+    Args:
+        stored: returns the batch's own value of a path, None if it has none.
+    """
     for key, value in info.items():
         path, tensor = as_path(key), tensor_of(value)
         if device is not None:

@@ -23,7 +23,7 @@ from rlx.buffer.batch import (
     columns_of,
     form_of,
     in_tensordict,
-    mark,
+    marks,
     pinned,
     rows_of,
     tensor_of,
@@ -468,7 +468,7 @@ class ReplayBuffer(Preprocessing):
             draw.generation = storage.generations_of(draw.rows)
         if not around and storage.takes_leaves and not (plain := cast("RingStorage", storage)).row_shape:
             leaves = dict(plain.get_leaves(draw.rows))
-            mark(leaves, self._marks(draw))
+            leaves.update(marks(self._marks(draw), accelerator_of(leaves), leaves.get))
             if self._form is not None and self._form.name == "dict" and self._gives_leaves(rest):
                 return self._form.tree(leaves)
             return TensorDict(nested(leaves), [len(draw.rows)], device=accelerator_of(leaves))
@@ -496,13 +496,11 @@ class ReplayBuffer(Preprocessing):
             return steps
         batch = steps if self._collate is None else self._collate(steps)
         rest = split(self._transform.transforms)[1]
-        if not self._pin_memory:
-            return self._back(applied(rest, batch))
-        # A copy to a device is to begin in page-locked memory.
-        moves = next((i for i, transform in enumerate(rest) if isinstance(transform, ToDevice)), len(rest))
-        return self._back(applied(rest[moves:], pinned(applied(rest[:moves], batch))))
-
-    def _back(self, batch: Any) -> Any:
+        if self._pin_memory:
+            # A copy to a device is to begin in page-locked memory.
+            moves = next((i for i, transform in enumerate(rest) if isinstance(transform, ToDevice)), len(rest))
+            batch, rest = pinned(applied(rest[:moves], batch)), rest[moves:]
+        batch = applied(rest, batch)
         return self._form.back(batch) if self._form is not None and isinstance(batch, TensorDictBase) else batch
 
     def _returned_info(self, draw: Draw) -> dict[Any, Any]:
@@ -543,7 +541,8 @@ class ReplayBuffer(Preprocessing):
             around, rest = split(self._transform.transforms)
             steps = reader(self._storage, around, self._index).read(rows.reshape(-1))
         steps = applied(rest, steps)
-        return self._back(steps if rows.ndim == 1 else steps.reshape(*rows.shape, *steps.batch_size[1:]))
+        shaped = steps if rows.ndim == 1 else steps.reshape(*rows.shape, *steps.batch_size[1:])
+        return shaped if self._form is None else self._form.back(shaped)
 
     # ---- parts
 
