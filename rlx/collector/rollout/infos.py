@@ -225,7 +225,8 @@ class Infos:
         self, name: str, rows: NDArray[Any], mask: NDArray[np.bool_], intake: Intake, step: int
     ) -> NDArray[Any]:
         dtype, shape = self._rows[name]
-        if rows.shape[1:] != shape or not np.can_cast(rows.dtype, dtype, "same_kind"):
+        is_alike = np.can_cast(rows.dtype, dtype, "same_kind") and (rows.dtype.kind == "O") == (dtype.kind == "O")
+        if rows.shape[1:] != shape or not is_alike:
             raise CollectError(
                 f"info {name!r} is {rows.dtype}{list(rows.shape[1:])}, expected {dtype}{list(shape)} as before, "
                 f"{At(step, int(mask.argmax()))}"
