@@ -62,9 +62,9 @@ def cast(values: NDArray[Any], dtype: np.dtype[Any]) -> Cast:
             if dtype.kind == "f":  # beyond the limits of whole numbers, the way back is not defined
                 changed |= np.abs(found) >= 2.0 ** (8 * values.dtype.itemsize - (values.dtype.kind == "i"))
             return Cast(found, changed, np.zeros_like(changed))
-        differs = (back != values) & ~np.isnan(values)
-        changed = differs if dtype.kind != "f" else differs & ~np.isfinite(found)
-    return Cast(found, changed, differs & ~changed)
+        differs = back != values  # also NaN, which whole numbers do not have
+        changed = differs if dtype.kind != "f" else differs & np.isfinite(values) & ~np.isfinite(found)
+    return Cast(found, changed, differs & ~changed & ~np.isnan(values))
 
 
 class Intake:

@@ -242,13 +242,13 @@ class VectorEnvironment:
         if self._is_own:
             return observation, reward, terminated, truncated, info
         observation = self._observed(observation, At(self.steps))
-        return (
-            observation,
-            self._rewarded(reward),
-            self._flags("terminated", terminated),
-            self._flags("truncated", truncated),
-            info,
-        )
+        shape = (self.num_envs,)
+        if not (type(reward) is np.ndarray and reward.shape == shape and reward.dtype.kind == "f"):
+            reward = self._rewarded(reward)
+        for flags in (terminated, truncated):
+            if not (type(flags) is np.ndarray and flags.shape == shape and flags.dtype == np.bool_):
+                terminated, truncated = self._flags("terminated", terminated), self._flags("truncated", truncated)
+        return observation, reward, terminated, truncated, info
 
     def _observed(self, observation: Any, at: At) -> Any:
         if type(observation) is np.ndarray and (observation.dtype, observation.shape) == self._plain:

@@ -79,7 +79,8 @@ class Rollout:
         steps = self._allocated(n, length) if into is None else into
         for flags in (steps.step[IS_INIT], steps.next["terminated"], steps.next["truncated"]):
             flags[...] = False  # set only in the few steps where an episode begins or ends
-        self._refresh_initial(policy)
+        if getattr(policy, "draw", None) is None:
+            self._refresh_initial(policy)
         now: Where = (np.arange(n), steps.counts)
         for name, array in self._now.items():
             column(steps.observation, name, array, length + 1)[now] = array
