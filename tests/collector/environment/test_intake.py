@@ -167,6 +167,13 @@ def test_remarks_are_in_the_report(tmp_path: Any, caplog: Any) -> None:
     assert len(caplog.messages) == 2
 
 
+def test_rewards_of_a_dataset_that_is_asked_to_round(tmp_path: Any) -> None:
+    make = partial(Giving, BOX(np.float32), np.zeros(3, np.float32), np.zeros(3, np.float32))
+    rlx.collect(partial(make, 0.1), envs=1, steps=20, output=tmp_path / "rounded", reward_dtype="float32")
+    with pytest.raises(CollectError, match=r"reward 1e\+300 would become inf in float32"):
+        rlx.collect(partial(make, 1e300), envs=1, steps=20, output=tmp_path / "changed", reward_dtype="float32")
+
+
 def test_remarks_of_environments_in_processes() -> None:
     make = partial(Giving, BOX(np.float32), np.zeros(3, np.float32), np.full(3, 0.1))
     env = ParallelEnv(2, make, mp_start_method="fork")
