@@ -52,7 +52,7 @@ class RlxError(Exception):
     """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(without_secrets(message))
+        super().__init__(without_secrets(str(message)))  # gymnasium passes an error on as the message of another
         self.hint = None if hint is None else without_secrets(hint)
 
     def to_json(self) -> dict[str, str | None]:

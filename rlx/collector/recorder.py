@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.collector.dataset_collector import left_out, next_numbers
 from rlx.collector.environment.gym_env import environment_name
-from rlx.collector.environment.intake import At, Intake, Remarks, outside_of
+from rlx.collector.environment.intake import At, Intake, Remarks, inside_of
 from rlx.collector.environment.space import Arrays, Space, flatten, leaves, schema_of
 from rlx.collector.environment.vector import Outcome
 from rlx.collector.policy.protocol import Choice
@@ -105,10 +105,10 @@ class Recorder:
         self._observation_space, self._action_space = observation_space, action_space
         self._n, self._rows = num_envs or 1, () if num_envs is None else (num_envs,)
         self._env, self._loop, self._remarks = intake, Intake("the loop"), Remarks()
-        self._outside = {
-            name: outside
+        self._inside = {
+            name: inside
             for name, leaf in leaves(observation_space, "observation").items()
-            if (outside := outside_of(leaf)) is not None
+            if (inside := inside_of(leaf)) is not None
         }
         check_no_url(path)
         self._path = Path(path).absolute()  # wherever a loop changes to
@@ -137,9 +137,9 @@ class Recorder:
         self._take_reward = intake.taker(spaces.Box(-np.inf, np.inf, (), self._reward_dtype.type), "reward")
         self._take_action = self._loop.taker(action_space, "action")
         self._choices = {
-            name: outside
+            name: inside
             for name, leaf in leaves(action_space, "action").items()
-            if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) and (outside := outside_of(leaf)) is not None
+            if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) and (inside := inside_of(leaf)) is not None
         }
         self._outputs: Arrays = {}
         self._unsettled: list[Steps] = []
@@ -221,8 +221,8 @@ class Recorder:
     def _actions(self, actions: Any, at: At) -> Arrays:
         taken = self._take_action(actions, at, self._rows)
         acted = {name: self._stacked(rows) for name, rows in flatten(self._action_space, "action", taken).items()}
-        for name, outside in self._choices.items():
-            if outside(acted[name]).any():
+        for name, inside in self._choices.items():
+            if not inside(acted[name]).all():
                 expected = leaves(self._action_space, "action")[name]
                 raise CollectError(f"the loop gave {name} {acted[name].tolist()}: expected numbers of {expected}, {at}")
         return acted
@@ -386,8 +386,8 @@ class Recorder:
     def _remark(self, episode: Arrays) -> None:
         """Note what is odd in an episode, though it can be kept."""
         for name, rows in episode.items():
-            if (outside := self._outside.get(name)) is not None and (found := outside(rows)).any():
-                self._env.remark(f"{name}: outside its space", int(found.sum()))
+            if (inside := self._inside.get(name)) is not None and not (found := inside(rows)).all():
+                self._env.remark(f"{name}: outside its space", int((~found.all(tuple(range(1, found.ndim)))).sum()))
         if not (found := np.isfinite(episode["reward"])).all():
             self._env.remark("reward: NaN or infinite", int((~found).sum()))
 

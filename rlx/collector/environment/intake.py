@@ -16,8 +16,6 @@ from rlx.errors import CollectError
 from rlx.numbers import array_of
 
 logger = logging.getLogger(__name__)
-# The field that is rounded to float32 without a remark: batches have float32, as documented, not as the environment's.
-REWARD = "reward"
 _WHOLE = "biu"
 _MOST = 1 << 63  # int64 holds the whole numbers below
 
@@ -64,9 +62,9 @@ def cast(values: NDArray[Any], dtype: np.dtype[Any]) -> Cast:
             if dtype.kind == "f":  # beyond the limits of whole numbers, the way back is not defined
                 changed |= np.abs(found) >= 2.0 ** (8 * values.dtype.itemsize - (values.dtype.kind == "i"))
             return Cast(found, changed, np.zeros_like(changed))
-        differs = (back != values) & ~np.isnan(values)
-        changed = differs if dtype.kind != "f" else differs & ~np.isfinite(found)
-    return Cast(found, changed, differs & ~changed)
+        differs = back != values  # also NaN, which whole numbers do not have
+        changed = differs if dtype.kind != "f" else differs & np.isfinite(values) & ~np.isfinite(found)
+    return Cast(found, changed, differs & ~changed & ~np.isnan(values))
 
 
 class Intake:
@@ -115,25 +113,29 @@ class Intake:
         """
         if values.dtype.kind == dtype.kind == "f":
             with np.errstate(all="ignore"):
-                found = values.astype(dtype)
-            if (found == values).all():
-                return found
-        found, changed, rounded = cast(values, dtype)
-        if changed.any():
-            first = tuple(np.argwhere(changed)[0].tolist())
-            value = values[first].item()
-            place = at
-            if at is not None and dims:
-                place = At(at.step + (first[1] if dims > 1 else 0), first[0])
-            raise CollectError(
-                f"{self.giver} gave {name} {value!r} of {values.dtype}, which {dtype} would change to "
-                f"{found[first].item()!r}{'' if place is None else f', {place}'}",
-                hint=f"{name} should be {dtype} in the first place, or declared to be {values.dtype}",
-            )
-        if rounded.any() and name != REWARD:
-            steps = rounded.reshape(*values.shape[:dims], -1).any(-1) if values.ndim > dims else rounded
+                same = values.astype(dtype)
+            if (same == values).all():
+                return same
+        found = cast(values, dtype)
+        self.check(name, values, found, at, dims)
+        if found.rounded.any():
+            steps = found.rounded.reshape(*values.shape[:dims], -1).any(-1) if values.ndim > dims else found.rounded
             self.remark(f"{name}: {values.dtype} rounded to {dtype}", int(steps.sum()))
-        return found
+        return found.values
+
+    def check(self, name: str, values: NDArray[Any], found: Cast, at: At | None, dims: int = 1) -> None:
+        """Raise CollectError if a cast has changed a value; see ``cast``."""
+        if not found.changed.any():
+            return
+        first = tuple(np.argwhere(found.changed)[0].tolist())
+        if at is not None and dims:
+            at = At(at.step + (first[1] if dims > 1 else 0), first[0])
+        dtype = found.values.dtype
+        raise CollectError(
+            f"{self.giver} gave {name} {values[first].item()!r} of {values.dtype}, which {dtype} would change to "
+            f"{found.values[first].item()!r}{'' if at is None else f', {at}'}",
+            hint=f"{name} should be {dtype} in the first place, or declared to be {values.dtype}",
+        )
 
 
 class Taker:
@@ -240,8 +242,12 @@ class ActionCheck:
         if isinstance(leaf, spaces.Discrete):
             self._discrete = int(leaf.start), int(leaf.n), dtype_of(leaf)
 
-    def __call__(self, actions: Any, at: At | None = None) -> tuple[Any, Arrays]:
-        """Return the actions as the environments take them, and their arrays by the names of their fields.
+    def __call__(self, actions: Any, step: int = 1) -> tuple[Any, Arrays]:
+        """Return copies for the environments, which may write into them, and the arrays by the names of their fields.
+
+        Args:
+            actions: of all environments.
+            step: number of the step, for messages.
 
         Raises:
             CollectError: they do not fit, or their cast changes one other than by rounding.
@@ -251,13 +257,13 @@ class ActionCheck:
             if actions.dtype == dtype and actions.shape == (self._num_envs,):
                 numbers = actions.tolist()
                 if start <= min(numbers) and max(numbers) < start + n:
-                    return actions, {"action": actions}
-        taken = self._take(actions, at, (self._num_envs,))
+                    return actions.copy(), {"action": actions}
+        taken = self._take(actions, At(step), (self._num_envs,))
         fitting = flatten(self._space, "action", taken)
         for name, leaf in self._leaves.items():
             if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete):
-                outside = outside_of(leaf)
-                if outside is not None and outside(fitting[name]).any():
+                inside = inside_of(leaf)
+                if inside is not None and not inside(fitting[name]).all():
                     raise CollectError(f"policy gave {name} {fitting[name].tolist()}: expected numbers of {leaf}")
         return taken, fitting
 
@@ -273,19 +279,18 @@ def copied(value: Any) -> Any:
     return value.clone() if hasattr(value, "clone") and hasattr(value, "detach") else value
 
 
-def outside_of(leaf: Space) -> Callable[[NDArray[Any]], NDArray[np.bool_]] | None:
-    """Return a function that tells which values [S, ...] are outside a space, [S]; None if its dtype holds no other.
+def inside_of(leaf: Space) -> Callable[[NDArray[Any]], NDArray[np.bool_]] | None:
+    """Return a function that tells which numbers of values [..., *shape] are in a space; None if its dtype holds no
+    others.
 
     Example:
-        >>> outside_of(spaces.Box(-1, 1, (1,)))(np.array([[0.5], [7], [np.nan]]))
-        array([False,  True,  True])
+        >>> inside_of(spaces.Box(-1, 1, (1,)))(np.array([[0.5], [7], [np.nan]])).tolist()
+        [[True], [False], [False]]
     """
     low: Any
     high: Any
     if isinstance(leaf, spaces.Box):
-        low, high = (
-            bound.flat[0] if bound.size and (bound == bound.flat[0]).all() else bound for bound in (leaf.low, leaf.high)
-        )
+        low, high = leaf.low, leaf.high
     elif isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete):
         low, high = leaf.start, leaf.start + (leaf.n if isinstance(leaf, spaces.Discrete) else leaf.nvec) - 1
     elif isinstance(leaf, spaces.MultiBinary):
@@ -293,19 +298,14 @@ def outside_of(leaf: Space) -> Callable[[NDArray[Any]], NDArray[np.bool_]] | Non
     else:
         return None
     dtype = dtype_of(leaf)
-    if dtype == np.bool_:
+    if dtype.kind == "f" and not (np.isfinite(low).any() or np.isfinite(high).any()):
+        return lambda values: ~np.isnan(values)
+    if dtype.kind == "b" or (
+        dtype.kind in "iu" and np.all(low == np.iinfo(dtype).min) and np.all(high == np.iinfo(dtype).max)
+    ):
         return None
-    if dtype.kind != "f" and np.all(low == np.iinfo(dtype).min) and np.all(high == np.iinfo(dtype).max):
-        return None
-    is_finite = bool(np.isfinite(low).any() or np.isfinite(high).any())
-
-    def outside(values: NDArray[Any]) -> NDArray[np.bool_]:
-        # NaN is within no limits.
-        inside = (values >= low) & (values <= high) if is_finite else ~np.isnan(values)
-        found: NDArray[np.bool_] = ~inside.all(tuple(range(1, values.ndim)))
-        return found
-
-    return outside
+    # NaN is within no limits.
+    return lambda values: (values >= low) & (values <= high)
 
 
 class Remarks:

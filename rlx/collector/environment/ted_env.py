@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.collector.environment.intake import ActionCheck, At, Remarks
+from rlx.collector.environment.intake import ActionCheck, At, Remarks, cast
 from rlx.collector.environment.space import Arrays, RandomPolicy, Space, flatten
 from rlx.collector.environment.vector import VectorEnvironment
 from rlx.errors import CollectError
@@ -160,8 +160,9 @@ class TedEnv(ABC):
         ended = outcome.terminated | outcome.truncated
         stand.has_ended = ended.copy()
         stand.is_fresh = ended.copy() if outcome.recorded is None else np.zeros_like(ended)
-        reward = environment.intake.cast("reward", outcome.reward, np.dtype(np.float32), At(environment.steps))
-        columns: Arrays = {"reward": reward, "terminated": outcome.terminated}
+        reward = cast(outcome.reward, np.dtype(np.float32))
+        environment.intake.check("reward", outcome.reward, reward, At(environment.steps))
+        columns: Arrays = {"reward": reward.values, "terminated": outcome.terminated}
         made = stand.ted(following, {**columns, "truncated": outcome.truncated, "done": ended})
         preset = tensordict.get("next", None)  # a policy's state
         tensordict.set("action", action.clone())

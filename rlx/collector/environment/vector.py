@@ -99,8 +99,7 @@ class VectorEnvironment:
         self._as_seeds = as_seeds
         base: Any = env.unwrapped
         self._is_own = base is env and isinstance(env, SerialVectorEnv | ParallelVectorEnv)
-        self._is_serial = base is env and isinstance(env, SerialVectorEnv)
-        self._step = env.step if self._is_serial else self._stepped
+        self._step = env.step if base is env and isinstance(env, SerialVectorEnv) else self._stepped
         self.intake = env.intake if isinstance(env, SerialVectorEnv) else Intake(name)
         self._take = self.intake.taker(self.observation_space, "observation")
         if isinstance(base, SyncVectorEnv) and not isinstance(base, SerialVectorEnv):
@@ -166,7 +165,7 @@ class VectorEnvironment:
         knows = is_known or self._env.metadata.get(RESET_MASK) or declares
         if not knows and not which.all():
             raise CollectError(f"{self.name} cannot cut episodes: it resets environments only together")
-        options = {"reset_mask": which.copy()} if knows else None
+        options = _Options(reset_mask=which.copy()) if knows else None
         begun = self._call("reset", lambda: self._begun(*self._env.reset(options=options)))
         self._ended[which] = False
         kept = list(self._rows(begun, ~which).items())
@@ -187,10 +186,6 @@ class VectorEnvironment:
             CollectError: an environment failed, gave what does not fit its space, or contradicts its autoreset mode.
         """
         self.steps += 1
-        if not (
-            self._is_serial and type(actions) is np.ndarray and actions.ndim == 1
-        ):  # of numbers, which nobody changes
-            actions = copied(actions)
         observation, reward, terminated, truncated, info = self._call("step", self._step, actions)
         self._observation = observation
         if self._mode == AutoresetMode.NEXT_STEP:
@@ -199,7 +194,8 @@ class VectorEnvironment:
             if 1 not in self._ended.tobytes():
                 return Outcome(observation, reward, terminated, truncated, {}, ~was_reset, info)
             final = self.ends(observation, info, self._ended)
-            if (again := was_reset & self._ended).any():
+            again = was_reset & self._ended
+            if 1 in again.tobytes():
                 raise CollectError(
                     f"{self.name} ends an episode {At(self.steps, int(again.argmax()))}, which only resets it in the "
                     "autoreset mode next-step that it declares"
@@ -263,13 +259,13 @@ class VectorEnvironment:
         if self._is_own:
             return observation, reward, terminated, truncated, info
         observation = self._observed(observation, At(self.steps))
-        return (
-            observation,
-            self._rewarded(reward),
-            self._flags("terminated", terminated),
-            self._flags("truncated", truncated),
-            info,
-        )
+        shape = (self.num_envs,)
+        if not (type(reward) is np.ndarray and reward.shape == shape and reward.dtype.kind == "f"):
+            reward = self._rewarded(reward)
+        for flags in (terminated, truncated):
+            if not (type(flags) is np.ndarray and flags.shape == shape and flags.dtype == np.bool_):
+                terminated, truncated = self._flags("terminated", terminated), self._flags("truncated", truncated)
+        return observation, reward, terminated, truncated, info
 
     def _observed(self, observation: Any, at: At) -> Any:
         if type(observation) is np.ndarray and (observation.dtype, observation.shape) == self._plain:
@@ -288,7 +284,7 @@ class VectorEnvironment:
             return rows
         if (wrong := (rows != 0) & (rows != 1)).any():
             at = At(self.steps, int(wrong.argmax()))
-            raise CollectError(f"{self.name} gave {name} {rows[wrong][0]!r}, expected True or False, {at}")
+            raise CollectError(f"{self.name} gave {name} {rows[wrong][0].item()!r}, expected True or False, {at}")
         return rows.astype(bool)
 
     def _numbers(self, name: str, given: Any) -> NDArray[Any]:
@@ -323,6 +319,8 @@ class VectorEnvironment:
 
     def _check_mode(self, info: Any, finals: Mapping[int, Any]) -> None:
         """Raise CollectError if the infos have other last observations than the step returned."""
+        if isinstance(info, Mapping) and not any(key in info for key in FINAL_OBS):
+            return
         for env, row in finals.items():
             at = At(self.steps, env)
             given = self._given(info, env)
@@ -414,10 +412,20 @@ class VectorEnvironment:
         env.close(terminate=True)
 
 
+class _Options(dict[str, Any]):
+    """Options that stay: gymnasium's environments take out the mask, which their wrappers have yet to read."""
+
+    def pop(self, key: str, *default: Any) -> Any:
+        return self[key] if key in self else super().pop(key, *default)
+
+
 class _Base(VectorWrapper):
     """The innermost of some wrappers: notes which entries the infos have before the others add theirs."""
 
     keys: Collection[str] = ()
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        return self.env.reset(seed=seed, options=None if options is None else dict(options))
 
     def step(self, actions: Any) -> Any:
         found = self.env.step(actions)

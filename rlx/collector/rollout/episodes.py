@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
+from rlx.collector.environment.intake import cast
 from rlx.collector.environment.space import Arrays, leaves, schema_of
 from rlx.collector.environment.vector import VectorEnvironment
 from rlx.collector.rollout.steps import IS_INIT, Steps
@@ -77,9 +78,8 @@ def agreed(layouts: Sequence[StepLayout], reward: str | None = None) -> StepLayo
 
 def fits_float32(rewards: NDArray[Any]) -> bool:
     """Return whether float32 holds these rewards exactly, including NaN and infinities."""
-    with np.errstate(over="ignore"):
-        differs = rewards.astype(np.float32).astype(rewards.dtype) != rewards
-    return not differs.any() or bool(np.isnan(rewards[differs]).all())
+    found = cast(rewards, np.dtype(np.float32))
+    return not (found.changed | found.rounded).any()
 
 
 def _with_reward(schema: Schema, dtype: str) -> Schema:
@@ -261,14 +261,21 @@ def join(ended: Sequence[Ended], schema: Schema, first: int, stride: int = 1) ->
 
 def rewards_as(dtype: np.dtype[Any], rewards: NDArray[Any], *, rounds: bool) -> NDArray[Any]:
     """Return rewards of this dtype; raise CollectError if that changes one, unless it may be rounded."""
-    if dtype == np.float32 and not rounds and not fits_float32(rewards):
-        with np.errstate(over="ignore"):
-            changed = rewards[rewards.astype(np.float32) != rewards]
+    if rewards.dtype == dtype:
+        return rewards
+    found = cast(rewards, dtype)
+    if found.changed.any():
         raise CollectError(
-            f"reward {changed[0]} would be rounded: the dataset's rewards are float32, as the first ones could be",
+            f"reward {rewards[found.changed][0]} would become {found.values[found.changed][0]} in {dtype}",
+            hint="collect again with `reward_dtype` float64",
+        )
+    if found.rounded.any() and not rounds:
+        raise CollectError(
+            f"reward {rewards[found.rounded][0]} would be rounded: the dataset's rewards are float32, as the first "
+            "ones could be",
             hint="collect again with `reward_dtype` float64, or with float32 to have them rounded",
         )
-    return rewards.astype(dtype, copy=False)
+    return found.values
 
 
 def _first(counts: NDArray[np.int64], limit: int) -> NDArray[np.int64]:

@@ -85,10 +85,11 @@ class Infos:
                 if not self._is_wanted(name):
                     continue
             if rows is None:
-                if self._wanted == "all":
+                if self._wanted == "all" and name not in self._rows:
                     continue
                 raise CollectError(
-                    f"info {name!r} cannot be kept: expected a number, an array or a text, under keys that are texts"
+                    f"info {name!r} cannot be kept: expected a number, an array or a text, under keys that are texts, "
+                    f"{At(step, int(mask.argmax()))}"
                 )
             to = self._column(name, rows, steps)
             to[where] = self._fitting(name, rows, mask, intake, step)[envs]
@@ -225,10 +226,11 @@ class Infos:
         self, name: str, rows: NDArray[Any], mask: NDArray[np.bool_], intake: Intake, step: int
     ) -> NDArray[Any]:
         dtype, shape = self._rows[name]
-        if rows.shape[1:] != shape or not np.can_cast(rows.dtype, dtype, "same_kind"):
+        is_alike = np.can_cast(rows.dtype, dtype, "same_kind") and (rows.dtype.kind == "O") == (dtype.kind == "O")
+        if rows.shape[1:] != shape or not is_alike:
             raise CollectError(
-                f"info {name!r} is {rows.dtype}{list(rows.shape[1:])}, expected {dtype}{list(shape)} as before, "
-                f"{At(step, int(mask.argmax()))}"
+                f"{intake.giver}: info {name!r} is {rows.dtype}{list(rows.shape[1:])}, "
+                f"expected {dtype}{list(shape)} as before, {At(step, int(mask.argmax()))}: {rows[mask][0]}"
             )
         fitting = _filled(rows.shape, dtype)
         if rows.dtype != dtype and dtype.kind != "O":

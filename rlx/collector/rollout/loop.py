@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.collector.environment.intake import ActionCheck, At, copied, outside_of
+from rlx.collector.environment.intake import ActionCheck, At, cast, copied, inside_of
 from rlx.collector.environment.space import Arrays, dtype_of, flatten, leaves
 from rlx.collector.environment.vector import Outcome, VectorEnvironment
 from rlx.collector.policy.protocol import Choice, Policy, Situation
@@ -41,7 +41,7 @@ class Rollout:
         self._observation_leaves = leaves(environment.observation_space, "observation")
         self._action_leaves = leaves(environment.action_space, "action")
         self._is_plain = list(self._observation_leaves) == ["observation"]
-        self._outside = {name: outside_of(leaf) for name, leaf in self._observation_leaves.items()}
+        self._inside = {name: inside_of(leaf) for name, leaf in self._observation_leaves.items()}
         self._fit_actions = ActionCheck(environment.action_space, environment.num_envs)
         self._max_episode_steps = max_episode_steps
         taken = {*self._observation_leaves, *self._action_leaves}
@@ -79,7 +79,8 @@ class Rollout:
         steps = self._allocated(n, length) if into is None else into
         for flags in (steps.step[IS_INIT], steps.next["terminated"], steps.next["truncated"]):
             flags[...] = False  # set only in the few steps where an episode begins or ends
-        self._refresh_initial(policy)
+        if getattr(policy, "draw", None) is None:
+            self._refresh_initial(policy)
         now: Where = (np.arange(n), steps.counts)
         for name, array in self._now.items():
             column(steps.observation, name, array, length + 1)[now] = array
@@ -92,11 +93,12 @@ class Rollout:
         self._put_state(steps, now)
         if self._infos is not None:
             self._infos.settle(steps, self._environment.intake, self._environment.steps)
-        self._remark(steps)
-        if steps.next["reward"] is not rewards:
-            exact = steps.next["reward"]
-            rewards[...] = self._environment.intake.cast("reward", exact, rewards.dtype, At(first_step), 2)
+        exact = steps.next["reward"]
+        if exact is not rewards:
+            with np.errstate(over="ignore"):
+                rewards[...] = exact
             steps.next["reward"] = rewards
+        self._remark(steps, exact, first_step)
         return steps
 
     def _advance(self, policy: Policy, steps: Steps, should_stop: Callable[[], bool] | None) -> bool:
@@ -121,7 +123,7 @@ class Rollout:
             where: Where = (_ALL, made) if is_even else (every, at)
             if draw is None:
                 choice = _asked(policy, self._situation())
-                actions, flat_actions = self._fit_actions(choice.action, At(self._environment.steps + 1))
+                actions, flat_actions = self._fit_actions(choice.action, self._environment.steps + 1)
                 for name, array in flat_actions.items():
                     column(steps.step, name, array, length)[where] = array
             else:  # actions that fit, and nothing else
@@ -223,7 +225,7 @@ class Rollout:
 
         Where the environment would continue such an episode, begin a new one.
         """
-        is_long = self._age >= cast("int", self._max_episode_steps)
+        is_long = self._age >= (self._max_episode_steps or 0)
         if outcome.recorded is not None:
             is_long &= outcome.recorded
         if not is_long.any():
@@ -243,27 +245,43 @@ class Rollout:
 
     def _situation(self) -> Situation:
         """Return the input of the policy: copies, as it may write into them, and they may be the environment's own."""
-        return Situation(copied(self._observation), self._is_init.copy(), copied(self._state))
+        state = copied(self._state) if self._state else {}
+        return Situation(copied(self._observation), self._is_init.copy(), state)
 
-    def _remark(self, steps: Steps) -> None:
-        """Count the observations outside their space, and the rewards that are not finite."""
-        remark, rewards = self._environment.intake.remark, steps.next["reward"]
-        made = np.arange(steps.length) < steps.counts[:, None]
-        if not np.isfinite(rewards).all() and (count := int((~np.isfinite(rewards) & made).sum())):
-            remark("reward: NaN or infinite", count)
-        for name, outside in self._outside.items():
-            if outside is None:
+    def _remark(self, steps: Steps, rewards: NDArray[Any], first_step: int) -> None:
+        """Count the rewards that are not finite, and the observations outside their space.
+
+        Raises:
+            CollectError: a reward is finite, but its column's dtype makes it infinite.
+        """
+        intake, column = self._environment.intake, steps.next["reward"]
+        found = {}
+        if not (finite := np.isfinite(column)).all():
+            intake.check("reward", rewards, cast(rewards, column.dtype), At(first_step), 2)
+            found["reward: NaN or infinite"] = _count(finite, steps.counts)
+        for name, inside in self._inside.items():
+            if inside is None:
                 continue
             rows = steps.observation[name]
-            found = outside(rows[:, 1:].reshape(made.size, *rows.shape[2:]))
-            count = int((found.reshape(made.shape) & made).sum()) if found.any() else 0
+            count = _count(inside(rows[:, 1:]), steps.counts)
             if steps.final:
-                count += int(outside(np.stack([final[name] for final in steps.final.values()])).sum())
+                final = np.array([row[name] for row in steps.final.values()])[None]
+                count += _count(inside(final), np.array([len(steps.final)]))
             if self._is_new:
-                count += int(outside(rows[:, 0]).sum())
-            if count:
-                remark(f"{name}: outside its space", count)
+                count += _count(inside(rows[:, :1]), np.ones_like(steps.counts))
+            found[f"{name}: outside its space"] = count
         self._is_new = False
+        for remark, count in found.items():
+            if count:
+                intake.remark(remark, count)
+
+
+def _count(right: NDArray[np.bool_], counts: NDArray[np.int64]) -> int:
+    """Return the number of steps, among the first of each environment, with a number [n, T, ...] that is not right."""
+    if right.all():
+        return 0
+    made = np.arange(right.shape[1]) < counts[:, None]
+    return int((~right.all(tuple(range(2, right.ndim))) & made).sum())
 
 
 def _asked(policy: Policy, situation: Situation) -> Choice:

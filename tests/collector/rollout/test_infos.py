@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.wrappers import RecordEpisodeStatistics
+from gymnasium.wrappers import vector as vector_wrappers
 
-from rlx.collector import Collector, MultiCollector
+from rlx.collector import Collector, MultiCollector, SerialEnv
 from rlx.engine.local_actors import InlineActors
 from rlx.errors import CollectError
 from tests.collector.memory import says_text
@@ -212,3 +213,185 @@ def test_an_info_and_an_observation_of_another_shape() -> None:
         collected(lambda: Together(lambda t: {"seen": np.zeros((2, t))}), info_keys=["seen"])
     with pytest.raises(CollectError, match=r"gave observation of int64\[2, 2\], expected int64\[2, 1\]"):
         collected(lambda: Together(lambda _: {}, width=2))
+
+
+RETURNS = [[np.nan, 2.0] * 3, [np.nan, np.nan, 3.0] * 2]  # of episodes of 2 and 3 steps with rewards of 1
+
+
+class Counted(Walk):
+    """Episodes of as many steps as it is told, with rewards of 1.
+
+    Args:
+        says: returns the infos of a reset, of a step, and of the last step, by the number of the step.
+    """
+
+    def __init__(self, length: int, says: Callable[[int, bool], dict[str, Any]] = lambda *_: {}) -> None:
+        super().__init__()
+        self._length, self._says, self._t = length, says, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, _ = super().reset(seed=seed, options=options)
+        self._t = 0
+        return observation, self._says(0, False)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, *_ = super().step(action)
+        self._t += 1
+        ended = self._t == self._length
+        return observation, 1.0, ended, False, self._says(self._t, ended)
+
+
+class Stating(VectorWrapper):
+    """Adds the length of an episode that ends, as a wrapper may: in a dict or not, of arrays or lists, with the mask at
+    one depth.
+
+    Args:
+        layout: of the entry: the depths of the value and of its mask, and whether both are lists.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], layout: tuple[int, int, bool]) -> None:
+        super().__init__(env)
+        self._layout = layout
+        self._t = np.zeros(env.num_envs, int)
+        self._ended = np.zeros(env.num_envs, bool)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        which = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
+        self._t[which], self._ended[which] = 0, False
+        return super().reset(seed=seed, options=options)
+
+    def step(self, actions: Any) -> Any:
+        *outcome, info = super().step(actions)
+        is_same = self.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
+        self._t = np.where(self._ended, 0 if not is_same else 1, self._t + 1)
+        self._ended = outcome[2] | outcome[3]
+        depth, masked, are_lists = self._layout
+        entry: Any = {"length": np.where(self._ended, self._t, 0)}
+        mask: Any = self._ended.copy()
+        if are_lists:
+            entry, mask = {"length": entry["length"].tolist()}, mask.tolist()
+        for level in reversed(range(depth + 1)):
+            if level == masked:
+                (key,) = entry
+                entry[f"_{key}"] = mask
+            if level:
+                entry = {f"deep{level}": entry}
+        if self._ended.any():
+            info |= entry
+        return (*outcome, info)
+
+
+LAYOUTS = [
+    (depth, masked, are_lists) for depth in range(3) for masked in range(depth + 1) for are_lists in (False, True)
+]
+
+
+@pytest.mark.parametrize("inner", [{}, {"t": 1}])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mode", MODES)
+def test_masks_at_every_depth(mode: AutoresetMode, layout: tuple[int, int, bool], inner: dict[str, Any]) -> None:
+    def make() -> Any:
+        lanes = [partial(Counted, length, lambda *_: dict(inner)) for length in (2, 3)]
+        return Stating(SyncVectorEnv(lanes, autoreset_mode=mode), layout)
+
+    key = "/".join([f"deep{level}" for level in range(1, layout[0] + 1)] + ["length"])
+    batch = collected(make, info_keys=[key], frames_per_batch=12, total_frames=12)
+    np.testing.assert_array_equal(batch["next", "info", *key.split("/")], RETURNS)
+
+
+@pytest.mark.parametrize("frames", [2, 12])
+@pytest.mark.parametrize("wrap", [lambda env: env, vector_wrappers.DictInfoToList], ids=["dicts", "lists"])
+@pytest.mark.parametrize("mode", MODES)
+def test_statistics_of_gymnasiums_wrapper(mode: AutoresetMode, wrap: Any, frames: int) -> None:
+    def make() -> Any:
+        lanes = SyncVectorEnv([partial(Counted, 2), partial(Counted, 3)], autoreset_mode=mode)
+        return wrap(vector_wrappers.RecordEpisodeStatistics(lanes))
+
+    batch = collected(make, info_keys=["episode/r", "episode/l"], frames_per_batch=frames, total_frames=12)
+    for key in ("r", "l"):
+        np.testing.assert_array_equal(batch["next", "info", "episode", key], RETURNS)
+
+
+@pytest.mark.parametrize("form", ["dicts", "array", "list"])
+def test_infos_of_last_steps_beside_those_of_resets(form: str) -> None:
+    """What the last step says wins over the reset, and what only a reset says is in no step."""
+
+    class Both(Stating):
+        def step(self, actions: Any) -> Any:
+            *outcome, info = super().step(actions)
+            if "final_info" in info and form != "dicts":
+                ended = outcome[2] | outcome[3]
+                own = info["final_info"]
+                listed = [{"score": own["score"][env]} if ended[env] else None for env in range(2)]
+                info["final_info"] = listed if form == "list" else np.array(listed, object)
+            return (*outcome, info)
+
+    def says(t: int, ended: bool) -> dict[str, Any]:
+        return {"begun": 1.0, "score": -1.0} if not t else {"score": float(t)} if ended else {}
+
+    def make() -> Any:
+        lanes = [partial(Counted, length, says) for length in (2, 3)]
+        return Both(SyncVectorEnv(lanes, autoreset_mode=AutoresetMode.SAME_STEP), (1, 0, False))
+
+    batch = collected(make, info_keys=["score", "begun", "deep1/length"], frames_per_batch=12, total_frames=12)
+    info = batch["next", "info"]
+    np.testing.assert_array_equal(info["score"], RETURNS)
+    np.testing.assert_array_equal(info["deep1", "length"], RETURNS)
+    assert info["begun"].isnan().all()
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (3, torch.float64),
+        (True, torch.float64),
+        (np.array([1, 2], np.int8), torch.float64),
+        (np.float32(2), torch.float32),
+    ],
+)
+def test_a_step_without_an_entry_has_nan(value: Any, dtype: torch.dtype) -> None:
+    says = partial(Telling, lambda t: {"k": value} if t % 2 else {"k": None} if t == 4 else {})
+    found = collected(says, info_keys=["k"], frames_per_batch=6, total_frames=12)["next", "info", "k"]
+    assert found.dtype == dtype
+    assert found[1::2].isnan().all()
+    np.testing.assert_array_equal(found[::2], [value] * 6)
+
+
+@pytest.mark.parametrize("frames", [2, 4])
+def test_a_whole_number_that_is_missing_later(frames: int) -> None:
+    says = partial(Telling, lambda t: {"k": 3} if t != 6 else {})
+    with pytest.raises(CollectError, match=r"info 'k' is missing, in step 6 of environment 0: .* stored as int64"):
+        collected(says, info_keys=["k"], frames_per_batch=frames, total_frames=12)
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "found"),
+    [
+        (np.int32(1), np.int64(2**40 + 7), "1099511627783 of int64, which int32 would change to 7"),
+        (np.uint8(1), np.uint16(300), "300 of uint16, which uint8 would change to 44"),
+        (np.float32(1), np.float64(1e300), "1e[+]300 of float64, which float32 would change to inf"),
+        (np.zeros(2, np.int8), np.array([300, 1], np.int16), "300 of int16, which int8 would change to 44"),
+        (np.float32(1), np.int64(2**53 + 1), "9007199254740993 of int64, which float32 would change to"),
+    ],
+)
+@pytest.mark.parametrize(
+    "wrap", [lambda make: make, lambda make: partial(SyncVectorEnv, [make, make])], ids=["alone", "vector"]
+)
+def test_an_entry_that_was_narrower_at_first(first: Any, later: Any, found: str, wrap: Any) -> None:
+    make = partial(Telling, lambda t: {"k": later if t == 5 else first})
+    with pytest.raises(CollectError, match=f"gave info 'k' {found}.*, in step [5-9] of environment [01]$"):
+        collected(wrap(make), info_keys=["k"])
+
+
+@pytest.mark.parametrize("keys", ["all", ["k"]])
+@pytest.mark.parametrize(("first", "later"), [(True, 5), (1, 2.5), ("a", 5), (1, 10**25)])
+def test_an_entry_of_another_kind(first: Any, later: Any, keys: Any) -> None:
+    make = partial(Telling, lambda t: {"k": later if t == 5 else first})
+    with pytest.raises(CollectError, match=r"info 'k' (is|cannot be kept).*, in step 5 of environment 0"):
+        collected(make, info_keys=keys)
+
+
+def test_entries_of_different_dtypes_in_one_step() -> None:
+    makes = [partial(Telling, lambda _: {"k": 1}), partial(Telling, lambda _: {"k": 2.5})]
+    batch = collected(SerialEnv(2, makes), info_keys=["k"])
+    assert batch["next", "info", "k"].unique(dim=1).tolist() == [[1.0], [2.5]]
