@@ -39,7 +39,7 @@ def below(name: str, **fields: Field) -> dict[str, Any]:
 
 def flagged(terminated: bool, truncated: bool) -> Callable[[Block], Block]:
     def change(block: Block) -> Block:
-        last = block.data["terminated"] | block.data["truncated"]
+        last = np.logical_or(block.data["terminated"], block.data["truncated"])
         return replace(block, data={**block.data, "terminated": last & terminated, "truncated": last & truncated})
 
     return change
