@@ -129,8 +129,11 @@ def check_listed(dataset: Path) -> list[str]:
     return names
 
 
-def ted_digests(dataset: Path) -> Iterator[dict[str, object]]:
-    """What expected.json says of an episode, of every trajectory as it is read through ``dataset[i:j]``."""
+def ted_digests(dataset: Path, actions: str) -> Iterator[dict[str, object]]:
+    """What expected.json says of an episode, of every trajectory as it is read through ``dataset[i:j]``.
+
+    ``actions`` is the dtype of its actions; those of a dataset are int64.
+    """
     opened = rlx.open(dataset, verify=True)
     table = opened.trajectories
     for start, length, recorded in zip(table.start, table.length, table.final_recorded, strict=True):
@@ -139,11 +142,12 @@ def ted_digests(dataset: Path) -> Iterator[dict[str, object]]:
         assert (after[:-1] == observations[1:]).all()
         frames = np.concatenate([observations, after[-1:]]) if recorded else observations
         reward = steps["next", "reward"].numpy()
+        assert steps["action"].numpy().dtype == np.int64
         yield {
             "steps": int(length),
             "clipped_return": float(reward.sum()),
             "obs_sha256": _sha256(frames),
-            "action_sha256": _sha256(steps["action"].numpy()),
+            "action_sha256": _sha256(steps["action"].numpy().astype(actions)),
             "reward_sha256": _sha256(reward),
         }
 

@@ -67,7 +67,8 @@ def test_every_episode_of_the_samples(layout: str, run: str, store: str, tmp_pat
     two = from_directory(SHARED / layout, tmp_path / "two", run, store=store, jobs=2)
     assert not one.failures
     assert tree(one.dataset) == tree(two.dataset)
-    found, wanted = list(ted_digests(one.dataset)), expected_episodes(layout, run)
+    found = list(ted_digests(one.dataset, "<i4" if layout == "dqn" else "<i8"))
+    wanted = expected_episodes(layout, run)
     if run == "Pong/3":
         # A lap of the ring was never logged. Lost are the end of episode 4, episodes 5 to 9, and nothing else.
         assert {**found[4], "steps": 789} != wanted[4]

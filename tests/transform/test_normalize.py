@@ -37,7 +37,7 @@ def test_after_renaming_and_a_filter(dataset: Dataset) -> None:
     ("before", "text", "message"),
     [
         (
-            "to_float",
+            "to_float:scale=1",
             "normalize",
             "the manifest has no mean of observation: expected an observation that no earlier transform",
         ),

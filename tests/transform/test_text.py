@@ -115,7 +115,7 @@ def test_relabel_returns_texts() -> None:
         ("frame_skip:k=2", set()),
         ("n_step:n=2", set()),
         ("clip_reward", set()),
-        ("to_float", set()),
+        ("to_float:scale=1", set()),
     ],
 )
 def test_transforms_of_other_things_hand_texts_on(text: str, gone: set[str]) -> None:
