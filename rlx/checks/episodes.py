@@ -19,6 +19,7 @@ CLOCKS = re.compile(
 )
 _MIN_DUPLICATE_STEPS = 4
 _MANY = 10
+_MIN_AT_LIMIT, _MIN_LENGTHS, _MIN_LIMIT = 5, 3, 20
 _MIN_STARTS = 8
 _ENOUGH_STARTS = 64
 _MAX_HELD_STEPS = 50_000
@@ -199,7 +200,7 @@ class Duplicates:
 
 
 class Lengths:
-    """Trajectories of one step that are pieces, and episodes longer than the environment allows.
+    """Trajectories of one step that are pieces, and lengths that contradict the time limit or the flags.
 
     Args:
         limit: ``max_episode_steps`` of the environment, if it is known.
@@ -208,7 +209,11 @@ class Lengths:
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
         self._ends = 0
-        self._single, self._long = Tally(), Tally()
+        self._single, self._long, self._early = Tally(), Tally(), Tally()
+        # By length, those that were not truncated; and the number of lengths seen.
+        self._untruncated: dict[int, Tally] = {}
+        self._lengths: set[int] = set()
+        self._truncates = False
 
     def see(self, window: Window) -> None:
         """Process the next steps."""
@@ -222,9 +227,28 @@ class Lengths:
         if self._limit is not None:
             too_long = length > self._limit
             self._long.add(trajectory[too_long], length[too_long] - 1)
+            early = window["truncated"][last] & (length < self._limit) & ~piece
+            self._early.add(trajectory[early], length[early] - 1)
+        self._truncates |= bool(window["truncated"][last].any())
+        self._lengths.update(length.tolist())
+        # Only the limit, or the longest so far, can be a limit.
+        longest = np.flatnonzero((length == (self._limit or max(self._lengths, default=0))) & ~piece)
+        for at in longest[~window["truncated"][last][longest]]:
+            tally = self._untruncated.setdefault(int(length[at]), Tally())
+            tally.add(trajectory[at : at + 1], length[at : at + 1] - 1)
 
     def findings(self) -> Iterator[Finding]:
-        """Yield findings of many pieces of one step, and of episodes beyond the limit."""
+        """Yield findings of many pieces of one step, of episodes beyond the limit, and of flags that contradict it."""
+        yield from self._unflagged()
+        if self._early.count:
+            yield Finding(
+                "early-truncation",
+                Severity.NOTE,
+                f"whole trajectories are truncated before the environment's limit of {self._limit:,}",
+                why="another limit ended them, or the flags are not those of these steps",
+                remedy="check how the ends of episodes were recorded",
+                **self._early.of(),
+            )
         if self._single.count > max(_MANY, self._ends / 2):
             yield Finding(
                 "broken",
@@ -244,6 +268,26 @@ class Lengths:
                 remedy="check how the ends of episodes were recorded",
                 trajectories=self._long.numbers(),
                 **self._long.of(),
+            )
+
+    def _unflagged(self) -> Iterator[Finding]:
+        limit = self._limit or max(self._lengths, default=0)
+        tally = self._untruncated.get(limit, Tally())
+        # Without a noted limit, several of the longest length among others suggest one.
+        is_guess = self._limit is None
+        if is_guess and (self._truncates or len(self._lengths) < _MIN_LENGTHS or limit < _MIN_LIMIT):
+            return
+        if tally.count >= (_MIN_AT_LIMIT if is_guess else 2):
+            yield Finding(
+                "unflagged-limit",
+                Severity.WARNING,
+                f"trajectories have exactly {limit:,} steps, "
+                + ("the most of all" if is_guess else "the environment's limit")
+                + ", and are not truncated",
+                why="a time limit seems to have ended them: a learner that takes that for a terminal state learns "
+                "that it is worth nothing",
+                remedy="flag these last steps as truncated where the data were recorded",
+                **tally.of(),
             )
 
 

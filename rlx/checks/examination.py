@@ -8,6 +8,7 @@ from rlx.block import Block
 from rlx.checks.check import Check, Finding, Severity, windows
 from rlx.checks.episodes import Clocks, Duplicates, Flags, Joins, Lengths
 from rlx.checks.rewards import ClippedRewards, FirstRewards, RewardLag
+from rlx.checks.sequences import LastSteps, Repeats
 from rlx.checks.values import Constant, NotFinite, OutsideSpace, Pictures
 from rlx.progress import Progress, receiver
 from rlx.schema import Schema
@@ -66,6 +67,8 @@ def examine(
         Duplicates(schema, others),
         Lengths(_max_episode_steps(notes)),
         Joins(schema),
+        LastSteps(schema),
+        Repeats(schema),
         FirstRewards(),
         RewardLag(schema),
         ClippedRewards(schema, notes, name),

@@ -1,5 +1,6 @@
 """Checks of rewards: shifted by a step, clipped or rounded."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,8 @@ Alien Asterix Assault BankHeist BattleZone BeamRider ChopperCommand CrazyClimber
 Hero Jamesbond Kangaroo KungFuMaster MontezumaRevenge MsPacman NameThisGame Phoenix PrivateEye Qbert Riverraid
 RoadRunner Seaquest Solaris SpaceInvaders StarGunner TimePilot UpNDown WizardOfWor YarsRevenge Zaxxon
 """
+# Rewards that pile up at an extreme, when these many next to it, within this share of the range, are rare.
+_MIN_VALUES, _NEAR, _CLOSE, _MIN_PILE, _MAX_VALUES = 40, 5, 0.1, 10, 2**12
 _LEAST = frozenset(_GAMES.split())
 
 
@@ -156,10 +159,12 @@ class ClippedRewards:
         self._game = next((word for word in words if word in _LEAST), None)
         self._signs, self._others = 0, 0
         self._large = Tally()
+        self._values: Counter[float] = Counter()
 
     def see(self, window: Window) -> None:
         """Process the next steps."""
         reward = window["reward"]
+        self._count(reward[np.isfinite(reward)].astype(np.float64))
         given = reward[reward != 0]
         signs = int((np.abs(given) == 1).sum())
         self._signs, self._others = self._signs + signs, self._others + len(given) - signs
@@ -168,9 +173,41 @@ class ClippedRewards:
             steps = np.flatnonzero(np.isfinite(reward) & (np.abs(reward.astype(np.float64)) >= limit))
             self._large.add(window.trajectory[steps], window.position[steps])
 
+    def _count(self, rewards: NDArray[np.float64]) -> None:
+        """Count values; only the extremes once there are too many."""
+        values, counts = np.unique(rewards, return_counts=True)
+        self._values.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+        if len(self._values) > _MAX_VALUES:
+            ordered = sorted(self._values)
+            kept = {*ordered[: _MAX_VALUES // 4], *ordered[-_MAX_VALUES // 4 :]}
+            self._values = Counter({value: count for value, count in self._values.items() if value in kept})
+
+    def _bounds(self) -> list[float]:
+        """Return the extremes at which rewards pile up although those close to them are all different."""
+        ordered = sorted(self._values)
+        if len(ordered) < _MIN_VALUES:
+            return []
+        found = []
+        for bound, near in ((ordered[0], ordered[1 : _NEAR + 1]), (ordered[-1], ordered[-_NEAR - 1 : -1])):
+            is_close = max(abs(value - bound) for value in near) < _CLOSE * (ordered[-1] - ordered[0])
+            usual = sorted(self._values[value] for value in near)[len(near) // 2]
+            if is_close and self._values[bound] >= max(_MIN_PILE, 4 * usual):
+                found.append(bound)
+        return found
+
     def findings(self) -> Iterator[Finding]:
         """Yield findings of clipped or rounded rewards."""
-        if self._is_noted or (self._game and self._signs >= _MIN_EVENTS and not self._others):
+        if bounds := self._bounds():
+            yield Finding(
+                "clipped",
+                Severity.WARNING,
+                f"rewards pile up at {' and '.join(f'{bound:g}' for bound in bounds)}, as clipped ones do",
+                count=sum(self._values[bound] for bound in bounds),
+                why="what was beyond is lost: returns are too small or too large",
+                remedy="record rewards as the environment gives them, and clip them in learning",
+                field="reward",
+            )
+        elif self._is_noted or (self._game and self._signs >= _MIN_EVENTS and not self._others):
             known = "as noted" if self._is_noted else f"{self._game} gives no reward of 1"
             yield Finding(
                 "clipped",

@@ -18,6 +18,7 @@ from rlx.schema import FLAGS, Field, Role, Schema, check_name, is_action
 
 NOT_TAKEN = "not_taken"
 NOT_A_ROW_PER_STEP = "not one row per step"
+NOT_UTF_8 = "bytes that are not UTF-8 text"
 NOT_NUMBERS_OR_TEXT = "neither numbers nor text"
 NOT_OF_STEPS = "not part of any step"
 _MAX_NAMED = 100

@@ -14,7 +14,7 @@ from rlx.errors import CorruptShardError
 from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, RowType
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.episodes import Hdf5Columns
-from rlx.formats.common.hdf5.text import is_text
+from rlx.formats.common.hdf5.text import is_text, unreadable
 from rlx.formats.common.pictures import decode_picture
 from rlx.formats.common.provenance import noted_fields, read_notes
 from rlx.formats.common.rows.episodes import episode_blocks
@@ -86,10 +86,20 @@ def fields_of(file: h5py.File, count: int, spaces: Mapping[str, Space | None], n
         name, role, leaf = _placed(path, len(found) - steps if found.ndim else None, own)
         if leaf is None:
             extras.leave(path, NOT_A_ROW_PER_STEP)
+        elif is_text(found) and (reason := _unreadable(file, count, path)) is not None:
+            extras.leave(path, reason)
         elif extras.add(path, name, _kind(found, None), role):
             leaves[name] = leaf
     not_taken = {**extras.not_taken, **_unknown(file, count, episode)}
     return MinariFields(extras.fields, leaves, lossy, not_taken)
+
+
+def _unreadable(file: h5py.File, count: int, path: str) -> str | None:
+    """Return why the text at a path cannot be read in one of the episodes; None if it can be in all."""
+    episodes = (hdf5_file.group(file, f"episode_{number}") for number in range(count))
+    return next(
+        filter(None, (unreadable(hdf5_file.dataset(one, path)) for one in episodes if hdf5_file.has(one, path))), None
+    )
 
 
 def is_jpeg(found: h5py.Dataset, field: Field) -> bool:

@@ -20,7 +20,14 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError
 from rlx.files.disk import check_readable
-from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, RowType, expecting, not_taken_note
+from rlx.formats.common.fields import (
+    NOT_A_ROW_PER_STEP,
+    NOT_OF_STEPS,
+    NOT_UTF_8,
+    RowType,
+    expecting,
+    not_taken_note,
+)
 from rlx.formats.common.npy import NpyStream
 from rlx.formats.common.provenance import read_notes
 from rlx.formats.common.rows.episodes import PADDING, Batch, EpisodeTable, ending_notes
@@ -38,7 +45,7 @@ from rlx.formats.common.rows.ted_fields import (
 )
 from rlx.formats.common.source import MalformedError, OneFile, batch_rows, damage
 from rlx.formats.npz import FINAL, GROUP, LAYOUT, SUFFIX, TABLE
-from rlx.schema import Schema, is_action, is_observation
+from rlx.schema import TEXT, Schema, is_action, is_observation
 from rlx.wording import missing
 
 _SCANNED_ROWS = 2**16
@@ -99,6 +106,18 @@ class Archive:
             rows = member.read(member.count)
             member.finish()
             return rows
+
+    def is_text(self, name: str) -> bool:
+        """Return whether all values of an array of text are Unicode."""
+        try:
+            with self.member(name) as member:
+                for start in range(0, member.count, _SCANNED_ROWS):
+                    member.read(min(_SCANNED_ROWS, member.count - start))
+        except CorruptShardError as exc:
+            if isinstance(exc.__cause__, UnicodeError):
+                return False
+            raise
+        return True
 
     def group_start(self, row: int) -> int:  # noqa: ARG002  (an archive can only be read from its start)
         """Return 0."""
@@ -226,7 +245,9 @@ def open_npz(path: Path) -> Npz:
         for name, (kind, shape) in types.items():
             if name in table:
                 continue
-            if shape[:1] == (steps,) or kind is None or _is_needed(name):
+            if kind is not None and kind[0] == TEXT and not _is_needed(name) and not archive.is_text(name):
+                not_taken[name] = NOT_UTF_8
+            elif shape[:1] == (steps,) or kind is None or _is_needed(name):
                 kinds[name] = kind
             else:
                 not_taken[name] = NOT_A_ROW_PER_STEP

@@ -20,6 +20,7 @@ from rlx.files.location import checked_name
 from rlx.formats.common import record_files
 from rlx.formats.common.fields import (
     NOT_OF_STEPS,
+    NOT_UTF_8,
     ExtraFields,
     check_field,
     expecting,
@@ -222,7 +223,7 @@ def open_rlds(path: Path, *, split: str | None = None, files: str | None = None,
         if name in known:
             continue
         if feature is not None and feature.encoding == "text" and _is_no_text(first.get(f"steps/{name}")):
-            extras.leave(name, "bytes that are not UTF-8 text")
+            extras.leave(name, NOT_UTF_8)
         elif feature is None:
             extras.leave(name, "neither numbers nor text of a known shape")
         elif extras.add(name, name, (feature.dtype, feature.shape), _role(name, roles)):

@@ -22,7 +22,7 @@ from rlx.formats.common.fields import (
 )
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.output import Column
-from rlx.formats.common.hdf5.text import TextRows, is_text
+from rlx.formats.common.hdf5.text import TextRows, is_text, unreadable
 from rlx.formats.common.provenance import noted_fields
 from rlx.formats.common.rows.episodes import RowEpisode
 from rlx.formats.common.source import EpisodeGroups, OneFile
@@ -192,6 +192,8 @@ def find_extras(
             extras.leave(path, NOT_A_ROW_PER_STEP)
         elif (kind := row_kind(array)) is None:
             extras.leave(path, NOT_NUMBERS_OR_TEXT)
+        elif (reason := unreadable(array)) is not None:
+            extras.leave(path, reason)
         elif path.startswith(_NEXT):
             extras.add(path, name, kind, Role.NEXT)
         elif role != Role.OBSERVATION:
@@ -222,7 +224,7 @@ def rows_in(group: h5py.Group, path: str) -> int:
         array = hdf5_file.dataset(group, path)
     except CorruptShardError:
         return -1
-    return len(array) if array.ndim else -1
+    return len(array) if array.ndim and unreadable(array) is None else -1
 
 
 def row_kind(array: h5py.Dataset) -> RowType | None:

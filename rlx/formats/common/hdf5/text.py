@@ -49,6 +49,19 @@ def is_text(found: h5py.Dataset) -> bool:
     return found.ndim > 0 and h5py.check_string_dtype(found.dtype) is not None
 
 
+def unreadable(found: h5py.Dataset) -> str | None:
+    """Return why a dataset of text cannot be read; None if it can be, or holds no text."""
+    if not is_text(found):
+        return None
+    try:
+        with TextRows(found) as rows:
+            for start in range(0, len(found), _MAX_TEXTS):
+                rows.read(start, min(start + _MAX_TEXTS, len(found)))
+    except CorruptShardError as exc:
+        return str(exc)
+    return None
+
+
 def text_attribute(parent: h5py.Group, name: str) -> Any:
     """Return an attribute of text of variable length; None if h5py has to read it.
 
