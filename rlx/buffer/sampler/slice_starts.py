@@ -138,12 +138,12 @@ class Slicing:
             first = slice_len - count if self.pad == "left" else np.zeros_like(count)
             is_first, is_last = (place <= first).reshape(-1), (place >= first + count - 1).reshape(-1)
             rows = rows.reshape(-1)
-            return rows, {MASK: mask.reshape(-1)} | self._marks(storage, rows, is_first, is_last)
+            return rows, {MASK: mask.reshape(-1)} | self.marks(storage, rows, is_first, is_last)
         rows = index.follow(starts, int(index.remaining(starts).max()) if slice_len is None else slice_len)
         if at_most is None and not self.pad_output and rows.size and rows.min() >= 0:
             is_first, is_last = _edges(*rows.shape)
             rows = rows.reshape(-1)
-            return rows, self._marks(storage, rows, is_first=is_first, is_last=is_last)
+            return rows, self.marks(storage, rows, is_first=is_first, is_last=is_last)
         steps = (rows >= 0).sum(axis=1)
         if at_most is not None:
             steps = np.minimum(steps, at_most)
@@ -160,16 +160,25 @@ class Slicing:
         else:
             info, kept = {}, is_real
         rows = rows[kept]
-        return rows, info | self._marks(storage, rows, is_first=(place == 0)[kept], is_last=is_last[kept])
+        return rows, info | self.marks(storage, rows, is_first=(place == 0)[kept], is_last=is_last[kept])
 
-    def _marks(
+    def marks(
         self, storage: Storage, rows: Rows, is_first: NDArray[np.bool_], is_last: NDArray[np.bool_]
     ) -> dict[Any, NDArray[Any]]:
+        """Return the marks of steps [n] that are the first ones of slices, or the last ones."""
         ends = () if self.truncated_key is None else _flag_keys(self.truncated_key)
         init = () if self.init_key is None else (_plain(self.init_key),)
         stored = storage.get_flags(rows, (*ends, *init))
         marks = _ends({key: stored[key] for key in ends if key in stored}, ends[:2], is_last) if ends else {}
         return marks | {key: stored[key] | _beside(is_first, stored[key]) for key in init if key in stored}
+
+
+def stream_marks(
+    slicing: Slicing, storage: Storage, rows: Rows, is_first: NDArray[np.bool_], is_last: NDArray[np.bool_]
+) -> dict[Any, NDArray[Any]]:
+    """Return the marks of steps [n] of streams, as ``Slicing.marks`` does, where steps have no ``is_init``, too."""
+    marks = slicing.marks(storage, rows, is_first, is_last)
+    return marks if slicing.init_key is None else {slicing.init_key: is_first[:, None], **marks}
 
 
 def contexts(index: TrajectoryIndex, rows: Rows, steps: int, pad: Pad) -> tuple[Rows, NDArray[np.bool_]]:

@@ -111,7 +111,7 @@ def test_chances(pad: Pad, weighting: Weighting) -> None:
 @pytest.mark.parametrize("pad", ["left", "right"])
 def test_priorities_choose_the_step_of_a_context(pad: Pad) -> None:
     storage = episodes(ListedStorage(16, extra=["is_init"]), 9, 2, 5)
-    sampler = PrioritizedSliceSampler(16, 1.0, 1.0, eps=0, slice_len=4, pad=pad, seed=1)
+    sampler = PrioritizedSliceSampler(16, 1.0, 1.0, eps=1e-12, slice_len=4, pad=pad, seed=1)
     rows = np.arange(16)
     sampler.extended(storage, rows)
     sampler.update_priority(rows, np.arange(1.0, 17.0))
@@ -137,4 +137,4 @@ def test_contexts_of_first_steps() -> None:
 )
 def test_bad_arguments(options: dict[str, Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        SliceSampler(**{"slice_len": 4, "pad": "right"} | options)
+        SliceSampler(slice_len=4, **{"pad": "right", **options})
