@@ -12,7 +12,7 @@ from typing import Any, Self, cast, get_args
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 from torch.utils.data import IterableDataset, get_worker_info
 
 from rlx.accelerator import device_named
@@ -23,7 +23,7 @@ from rlx.buffer.loader_position import LoaderPosition
 from rlx.buffer.loader_reading import Copies, LoaderSource, Part, Windows, joined, made_ahead
 from rlx.buffer.protocol import Rows
 from rlx.buffer.sampler.slice_starts import Pad, Weighting
-from rlx.buffer.transform.compose import Compose, Transform, applied, split
+from rlx.buffer.transform.compose import Compose, Transform, applied, checked_keys, split
 from rlx.errors import OptionError, SamplingError
 from rlx.fork import ThisProcessOnly
 from rlx.numbers import check_real, check_whole
@@ -61,6 +61,9 @@ class Loader(IterableDataset[TensorDictBase]):
             batch of an epoch. Batches that are left over are dropped.
         transform: a callable, or one of ``rlx.buffer.transform``, such as ``FrameStack(4)``, ``NStep(3)`` or
             ``Compose``.
+        keys: keys of batches, each a leaf or a group such as ``"next"``, among the stored ones and those that
+            transforms which need neighbours add; all by default. Others are not read, decoded, copied or stacked. The
+            other transforms see these keys only.
         weights: share of each source in the samples; in proportion to their sizes by default. Sources are mixed at
             random; without replacement, a source starts over when it is exhausted.
         replacement: whether samples are drawn independently of each other. Slices may then start at any step.
@@ -106,6 +109,7 @@ class Loader(IterableDataset[TensorDictBase]):
         stream: bool = False,
         carry: bool = False,
         transform: Transform | None = None,
+        keys: Sequence[NestedKey] | None = None,
         weights: Sequence[float] | None = None,
         replacement: bool = False,
         shuffle: Shuffle = True,
@@ -154,7 +158,7 @@ class Loader(IterableDataset[TensorDictBase]):
             slices_of = partial(SliceElements, shuffle=bool(shuffle), pad=pad, weighting=weighting)
         if slices_of is not None:
             slices_of = partial(slices_of, steps=slice_len, seed=seed, replacement=replacement)
-        self._parts = [Part(source, around, slices_of) for source in sources]
+        self._parts = [Part(source, around, slices_of, checked_keys(keys)) for source in sources]
         self._cutting = {"pad": pad, "weighting": weighting, "stream": stream, "carry": carry}
         self._slice_len, self._elements = slice_len, batch_size // length
         steps = min(part.window for part in self._parts) if window is None else window

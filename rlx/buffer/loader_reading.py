@@ -21,11 +21,11 @@ from rlx.buffer.batch import pinned, write_info
 from rlx.buffer.batched_draws import is_planned, planned
 from rlx.buffer.epoch_order import Elements, EpochOrder
 from rlx.buffer.prefetch import Task
-from rlx.buffer.protocol import Rows, Storage
+from rlx.buffer.protocol import Keys, Rows, Storage
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.storage.dataset import DatasetStorage, as_storage
 from rlx.buffer.storage.step_schema import leaves_of
-from rlx.buffer.transform.compose import pick_steps, reader
+from rlx.buffer.transform.compose import chosen_marks, pick_steps, read_steps
 from rlx.errors import OptionError, SchemaMismatchError, TransformError
 from rlx.fork import on_fork
 from rlx.store.dataset import Dataset, cast_hint
@@ -45,9 +45,10 @@ class Part:
         source: LoaderSource,
         around: Sequence[Any],
         slices_of: Callable[[Storage], Elements] | None,
+        keys: Keys | None,
     ) -> None:
         self._buffer = source if isinstance(source, ReplayBuffer) else None
-        self._around = around
+        self._around, self._keys = around, keys
         if isinstance(source, ReplayBuffer):
             if around:
                 raise OptionError("transform: one that needs neighbours belongs to the buffer, not to its loader")
@@ -124,18 +125,17 @@ class Part:
             return None
         elements = choose()
         rows, marks = self._cut(elements.reshape(-1), epoch)
-        return planned(self.storage, self._around, rows.reshape(*elements.shape, *rows.shape[1:]), marks)
+        shaped = rows.reshape(*elements.shape, *rows.shape[1:])
+        return planned(self.storage, self._around, shaped, marks, self._keys)
 
     def read(self, elements: Rows, epoch: int) -> TensorDictBase:
         """Return steps [n], or slices [n, slice_len]."""
         rows, marks = self._cut(elements, epoch)
         if self._buffer is not None:
-            steps: TensorDictBase = self._buffer[rows.reshape(-1)]
-        elif self._around:
-            steps = reader(self.storage, self._around, self.storage.index).read(rows.reshape(-1))
+            steps: TensorDictBase = self._buffer.get(rows.reshape(-1), self._keys)
         else:
-            steps = self.storage.get(rows.reshape(-1))
-        write_info(steps, marks)
+            steps = read_steps(self.storage, self._around, self.storage.index, rows.reshape(-1), self._keys)
+        write_info(steps, marks if self._keys is None else chosen_marks(marks, self._keys))
         return steps if rows.ndim == 1 else steps.reshape(*rows.shape)
 
 

@@ -13,6 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 import rlx
 from rlx.buffer import LazyTensorStorage, ReplayBuffer
 from rlx.buffer.loader import Loader
+from rlx.buffer.loader_reading import concatenated
 
 INIT, SLICE_END = "is_init", ("collector", "slice_end")
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=8)
@@ -165,7 +166,7 @@ def test_carried_streams(
             for number in set(source):
                 mine = [batch[lane] for batch, its in zip(batches, source, strict=True) if its == number]
                 here = (lengths, ends) if number == 0 else (more, [True] * len(more))
-                check_stream(torch.cat(mine), *here, begins=True)  # type: ignore[call-overload]
+                check_stream(concatenated(mine), *here, begins=True)
                 drawn.update((number, step) for row in mine for step in row["action"].tolist())
         assert max(drawn.values()) == 1
 
@@ -176,8 +177,7 @@ def test_ranks_carry_their_own_streams() -> None:
     whole = list(Loader(buffer, 8, **how))
     parts = [list(Loader(buffer, 8, rank=rank, world_size=2, **how)) for rank in range(2)]
     for number, batch in enumerate(whole):
-        both = torch.cat([part[number] for part in parts])  # type: ignore[call-overload]
-        assert (both == batch).all()
+        assert (concatenated([part[number] for part in parts]) == batch).all()
     assert whole[0][INIT][:, 0].all()
     assert not all(batch[INIT][:, 0].all() for batch in whole[1:])
 
