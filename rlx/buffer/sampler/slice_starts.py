@@ -224,8 +224,8 @@ class Sliced:
         return self.slicing.index(storage)
 
 
-class SliceOptions(TypedDict, total=False):
-    """Arguments that every sampler of slices takes; see ``SliceSampler``."""
+class StreamOptions(TypedDict, total=False):
+    """Arguments that samplers of streams take, too; see ``SliceSampler``."""
 
     num_slices: int | None
     slice_len: int | None
@@ -235,6 +235,11 @@ class SliceOptions(TypedDict, total=False):
     trajectory_key: NestedKey | None
     truncated_key: NestedKey | None
     init_key: NestedKey | None
+
+
+class SliceOptions(StreamOptions, total=False):
+    """Arguments that every sampler of slices takes; see ``SliceSampler``."""
+
     strict_length: bool
     pad_output: bool
     pad: Pad | None
