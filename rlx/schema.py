@@ -27,6 +27,7 @@ from rlx.errors import SchemaMismatchError
 from rlx.manifest_values import check_space
 
 # TED adds a trailing dimension of 1 to these; stores do not keep it.
+Key = str | tuple[Any, ...]
 SCALAR_COLUMNS = frozenset({"reward", "terminated", "truncated"})
 REQUIRED = MappingProxyType({"reward": "next", "terminated": "next", "truncated": "next"})
 RESERVED = frozenset({"collector", "done", "index", "next", "trajectories"})
@@ -255,7 +256,17 @@ class Schema:
         return cls({name: Field.from_json(field) for name, field in described.items()})
 
 
-def name_of(key: str | tuple[Any, ...]) -> str:
+def as_path(key: Key) -> tuple[str, ...]:
+    """Return a TED key, nested in any way, as a tuple of names.
+
+    Example:
+        >>> as_path("done"), as_path(("next", ("agents", "done")))
+        (('done',), ('next', 'agents', 'done'))
+    """
+    return (key,) if isinstance(key, str) else tuple(part for item in key for part in as_path(item))
+
+
+def name_of(key: Key) -> str:
     """Return the name of the field at a key of a TensorDict.
 
     Example:

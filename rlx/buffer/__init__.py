@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rlx.buffer.sampler.steps import ConsumingSampler as ConsumingSampler
     from rlx.buffer.sampler.steps import RandomSampler as RandomSampler
     from rlx.buffer.sampler.steps import SamplerWithoutReplacement as SamplerWithoutReplacement
+    from rlx.buffer.sampler.streams import StreamSampler as StreamSampler
     from rlx.buffer.storage.compressed import CompressedStorage as CompressedStorage
     from rlx.buffer.storage.dataset import DatasetStorage as DatasetStorage
     from rlx.buffer.storage.lists import LazyStackStorage as LazyStackStorage

@@ -23,7 +23,7 @@ from rlx.files.disk_cache import DiskCache
 from rlx.files.remote_files import DEFAULT_CACHE_BYTES, Traffic, local, remote
 from rlx.manifest import Manifest, ShardRecord
 from rlx.numbers import array_of, check_whole
-from rlx.schema import Field, Role, Schema
+from rlx.schema import Field, Key, Role, Schema, as_path
 from rlx.store.dataset_writer import claimed
 from rlx.store.foreign_types import space_of
 from rlx.store.layout import JOURNAL, SHARDS, find_dataset
@@ -258,11 +258,12 @@ class Dataset:
         actions = [int(action) for action in counts or ()]
         return max(actions) if actions and min(actions) >= 0 else None
 
-    def trajectory(self, number: int) -> "TensorDict":
+    def trajectory(self, number: int, keys: Sequence[Key] | None = None) -> "TensorDict":
         """Return the steps of a trajectory, a TED TensorDict [T].
 
         Args:
             number: the trajectory, in storage order; negative numbers count from the end.
+            keys: keys to read, as ``get`` takes them; all by default.
 
         Raises:
             IndexError: the dataset has no such trajectory.
@@ -277,7 +278,7 @@ class Dataset:
         if not -count <= place < count:
             raise IndexError(f"trajectory {place} is out of range for {count:,} trajectories")
         start = int(self.steps.start[place])
-        return self[start : start + int(table.length[place])]
+        return self.get(slice(start, start + int(table.length[place])), keys)
 
     def __iter__(self) -> "Iterator[TensorDict]":
         """Yield the trajectories in storage order, each a TED TensorDict [T]."""
@@ -285,13 +286,32 @@ class Dataset:
             yield self.trajectory(number)
 
     def __getitem__(self, index: Any) -> "TensorDict":
+        return self.get(index)
+
+    def get(self, index: Any, keys: Sequence[Key] | None = None) -> "TensorDict":
+        """Return the steps at an index as ``dataset[index]`` does, with these keys only.
+
+        Args:
+            index: steps, as ``dataset[index]`` takes them.
+            keys: TED keys to read, each a leaf or a group such as ``"next"``; all by default. Others are neither read
+                nor decoded.
+
+        Raises:
+            IndexError: no such step.
+            KeyError: a key that is not stored.
+
+        Example:
+            >>> sorted(rlx.open("cartpole").get([3, 1], keys=["observation", "action"]).keys())
+            ['action', 'observation']
+        """
         from rlx.store.ted import read_ted  # torch takes seconds to import; blocks do without
 
         if isinstance(index, str) or (isinstance(index, tuple) and index and isinstance(index[0], str)):
             raise IndexError(f"index {index!r}: expected step numbers; dataset[:][{index!r}] is a key of all steps")
+        paths = None if keys is None else [as_path(key) for key in keys]
         if isinstance(index, slice) or not _is_integer(index):
-            return read_ted(self.steps, self.schema, normalize(index, len(self)))
-        return read_ted(self.steps, self.schema, normalize([operator.index(index)], len(self)))[0]
+            return read_ted(self.steps, self.schema, normalize(index, len(self)), keys=paths)
+        return read_ted(self.steps, self.schema, normalize([operator.index(index)], len(self)), keys=paths)[0]
 
     def __getitems__(self, indices: list[int]) -> "list[TensorDict]":
         """Return one TensorDict per index; ``torch.utils.data.DataLoader`` reads a batch by this."""

@@ -322,15 +322,21 @@ class _FetchedSteps(StepReader):
         self._reader, self._ahead = reader, ahead
 
     def read_all(
-        self, places: Places, stacks: Mapping[str, int] | None = None, names: Sequence[str] | None = None
+        self,
+        places: Places,
+        stacks: Mapping[str, int] | None = None,
+        names: Sequence[str] | None = None,
+        sides: Mapping[str, int] | None = None,
     ) -> dict[str, tuple[Rows, Rows | None]]:
         back = max((stacks or {}).values(), default=1) - 1
         with self._ahead.reading(places.steps, self._shards.schema.fields if names is None else names, back):
-            return self._reader.read_all(places, stacks, names)
+            return self._reader.read_all(places, stacks, names, sides)
 
-    def planned(self, name: str, places: Places, shape: tuple[int, ...], k: int = 0) -> Callable[[int], list[Rows]]:
+    def planned(
+        self, name: str, places: Places, shape: tuple[int, ...], k: int = 0, side: int | None = None
+    ) -> Callable[[int], list[Rows]]:
         """Return a function that reads a batch's field."""
-        read, steps = super().planned(name, places, shape, k), places.steps.reshape(shape[0], -1)
+        read, steps = super().planned(name, places, shape, k, side), places.steps.reshape(shape[0], -1)
 
         def fetched(batch: int) -> list[Rows]:
             with self._ahead.reading(steps[batch], [name], max(k, 1) - 1):

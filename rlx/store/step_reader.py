@@ -77,16 +77,24 @@ class StepReader:
         return Places(steps, trajectory, self._shard[trajectory], is_last, step, observation)
 
     def read_all(
-        self, places: Places, stacks: Mapping[str, int] | None = None, names: Sequence[str] | None = None
+        self,
+        places: Places,
+        stacks: Mapping[str, int] | None = None,
+        names: Sequence[str] | None = None,
+        sides: Mapping[str, int] | None = None,
     ) -> dict[str, tuple[Rows, Rows | None]]:
         """Return every field at each step; of observations the one that followed it, too.
 
         Args:
             stacks: observations to stack, each with the number of observations in a stack, as ``read_stacks`` does.
+            names: the fields to read; all by default.
+            sides: observations of which only the one at each step (0) is read, or only the one that followed it (1).
         """
-        stacked = stacks or {}
+        stacked, one_sided = stacks or {}, sides or {}
 
         def read(name: str) -> tuple[Rows, Rows | None]:
+            if name in one_sided:
+                return self._side(name, places, one_sided[name], stacked.get(name, 0)), None
             if name in stacked:
                 return self.read_stacks(name, places, stacked[name])
             if self._shards.schema[name].role == Role.OBSERVATION:
@@ -145,33 +153,54 @@ class StepReader:
         Where the trajectory has fewer, its first observation is repeated. Every observation is decoded once; the two
         results are views of the same rows.
         """
-        return self._stacks(name, *self._stacked(places, k), k)
+        read = self._windows(name, *self._stacked(places, k), k + 1)
+        return read[:, :k], read[:, 1:]
 
-    def _stacked(self, places: Places, k: int) -> tuple[Indices, Indices]:
-        """Return [n * (k + 1)] where the observations of stacks, and the one after each stack, are."""
+    def _side(self, name: str, places: Places, side: int, k: int = 0) -> Rows:
+        """Return [n, *shape] of an observation at each step (``side`` 0), or of the one that followed it (1).
+
+        Args:
+            k: observations per stack, [n, k, *shape], as ``read_stacks`` gives them; 0: none.
+        """
+        if k:
+            return self._windows(name, *self._stacked(places, k, side), k)
+        return self._gather(name, places.shard, places.observation + side)
+
+    def _stacked(self, places: Places, k: int, side: int | None = None) -> tuple[Indices, Indices]:
+        """Return [n * (k + 1)] where the observations of stacks, and the one after each stack, are.
+
+        [n * k] of the stacks at the steps (``side`` 0), or one step later (1).
+        """
         elapsed = places.steps - self.start[places.trajectory]
-        back = np.minimum(np.arange(k - 1, -2, -1), elapsed[:, None])
-        return np.repeat(places.shard, k + 1), (places.observation[:, None] - back).reshape(-1)
+        back = np.minimum(np.arange(k - 1 - (side or 0), -1 if side == 0 else -2, -1), elapsed[:, None])
+        return np.repeat(places.shard, back.shape[1]), (places.observation[:, None] - back).reshape(-1)
 
-    def planned(self, name: str, places: Places, shape: tuple[int, ...], k: int = 0) -> Callable[[int], list[Rows]]:
+    def planned(
+        self, name: str, places: Places, shape: tuple[int, ...], k: int = 0, side: int | None = None
+    ) -> Callable[[int], list[Rows]]:
         """Return a function that reads a field of one of several batches: rows, and of an observation the next ones.
 
         Args:
             places: of all batches.
             shape: [batches, *shape] of the steps.
             k: observations per stack, as ``read_stacks`` gives them; 0: none.
+            side: of an observation, 0 to read the one at each step, 1 the one that followed it; both by default.
         """
         field = self._shards.schema[name]
         is_observed, rest = field.role == Role.OBSERVATION, (k, *field.shape) if k else field.shape
         shard, local = places.shard, places.observation if is_observed else places.step
         if k:
-            shard, local = self._stacked(places, k)
+            shard, local = self._stacked(places, k, side)
+        elif side:
+            local = local + side
         shard, local = shard.reshape(shape[0], -1), local.reshape(shape[0], -1)
 
         def read(batch: int) -> list[Rows]:
+            found: Sequence[Rows]
             if k:
-                found: Sequence[Rows] = self._stacks(name, shard[batch], local[batch], k)
-            elif is_observed:
+                read = self._windows(name, shard[batch], local[batch], k + (side is None))
+                found = (read[:, :k], read[:, 1:]) if side is None else (read,)
+            elif is_observed and side is None:
                 found = self._observed(name, shard[batch], local[batch])
             else:
                 found = (self._gather(name, shard[batch], local[batch]),)
@@ -179,7 +208,8 @@ class StepReader:
 
         return read
 
-    def _stacks(self, name: str, shard: Indices, local: Indices, k: int) -> tuple[Rows, Rows]:
+    def _windows(self, name: str, shard: Indices, local: Indices, width: int) -> Rows:
+        """Return [n, width, *shape] of observations at [n * width] places, each decoded once."""
         read = None
         if not self._are_repeats_free(name):
             row = local + self._shards.first_row[shard]
@@ -188,8 +218,7 @@ class StepReader:
                 read = self._gather(name, shard[first], local[first]).take(position, axis=0)
         if read is None:
             read = self._gather(name, shard, local)
-        read = read.reshape(-1, k + 1, *read.shape[1:])
-        return read[:, :k], read[:, 1:]
+        return read.reshape(-1, width, *read.shape[1:])
 
     def _are_repeats_free(self, name: str) -> bool:
         """Return whether asking twice for a row costs no more than a copy."""
@@ -288,14 +317,20 @@ class SelectedSteps(StepReader):
         self._reader.check_lengths()
 
     def read_all(
-        self, places: Places, stacks: Mapping[str, int] | None = None, names: Sequence[str] | None = None
+        self,
+        places: Places,
+        stacks: Mapping[str, int] | None = None,
+        names: Sequence[str] | None = None,
+        sides: Mapping[str, int] | None = None,
     ) -> dict[str, tuple[Rows, Rows | None]]:
         """Return every field at each step, or some; of observations the one that followed it, too."""
-        return self._reader.read_all(_whole(places), stacks, names)
+        return self._reader.read_all(_whole(places), stacks, names, sides)
 
-    def planned(self, name: str, places: Places, shape: tuple[int, ...], k: int = 0) -> Callable[[int], list[Rows]]:
+    def planned(
+        self, name: str, places: Places, shape: tuple[int, ...], k: int = 0, side: int | None = None
+    ) -> Callable[[int], list[Rows]]:
         """Return a function that reads a batch's field."""
-        return self._reader.planned(name, _whole(places), shape, k)
+        return self._reader.planned(name, _whole(places), shape, k, side)
 
     def read(self, name: str, places: Places) -> Rows:
         """Return [n, *shape] of a field that has a row per step, in the order asked for."""

@@ -1,23 +1,21 @@
 """A dataset as the read-only storage of a replay buffer; step i is row i."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
-from tensordict import NestedKey, TensorDict, TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 
 from rlx.buffer.index.continuity import Path
 from rlx.buffer.index.trajectory_index import first_generation
 from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex, check_kind
-from rlx.buffer.storage.step_schema import TrajectoryKeys, nested
+from rlx.buffer.storage.step_schema import TrajectoryKeys
 from rlx.errors import SchemaMismatchError
-from rlx.schema import SCALAR_COLUMNS, Role
+from rlx.schema import Role
 from rlx.store.dataset import Dataset
-from rlx.store.step_reader import Places
-from rlx.store.ted import FLAGS, PlannedBatches, paths_of, read_ted, to_leaf
+from rlx.store.ted import FLAGS, PlannedBatches, paths_of_all, read_ted
 from rlx.store.trajectories import Trajectories
 from rlx.transform.protocol import as_path
 
@@ -50,13 +48,7 @@ class DatasetStorage(Storage):
         self.dataset = dataset
         self.max_size = len(dataset)
         self.ndim = 1
-        self._fields = {
-            path: (name, field)
-            for name, field in dataset.schema.fields.items()
-            for path in paths_of(dataset.schema, name)
-        }
-        flags = [(flag,) for flag in FLAGS]
-        self._leaves: list[Path] = [*self._fields, *flags, ("next", "done"), ("collector", "traj_ids"), ("index",)]
+        self._leaves = paths_of_all(dataset.schema)
         self._index: TrajectoryIndex | None = None
 
     def __len__(self) -> int:
@@ -83,6 +75,10 @@ class DatasetStorage(Storage):
         """Return whether every step has this TED leaf."""
         return as_path(key) in self._leaves
 
+    def has_below(self, key: Any) -> bool:
+        """Return whether every step has this TED leaf, or one below it."""
+        return any(_below(path, as_path(key)) for path in self._leaves)
+
     def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
         """Return the steps [n] at these rows as TED, in the order asked for.
 
@@ -91,26 +87,32 @@ class DatasetStorage(Storage):
             KeyError: a key that is not stored.
         """
         _check(rows, self.max_size)
-        if keys is None:
-            return read_ted(self.dataset.steps, self.dataset.schema, rows)
-        return self._some(rows, [as_path(key) for key in keys])
+        paths = None if keys is None else [as_path(key) for key in keys]
+        return read_ted(self.dataset.steps, self.dataset.schema, rows, keys=paths)
 
-    def get_stacked(self, rows: Rows, keys: Keys, k: int) -> TensorDictBase | None:
+    def get_stacked(self, rows: Rows, keys: Keys, k: int, only: Keys | None = None) -> TensorDictBase | None:
         """Return the steps [n] at these rows with stacks [n, k, ...] of observations, now and next, which share memory.
 
         None if a key is not an observation.
 
         Raises:
             IndexError: no such row.
+            KeyError: a key that is not stored.
         """
         _check(rows, self.max_size)
         names = ["/".join(as_path(key)) for key in keys]
         if not {*names} <= {*self.dataset.schema.names(Role.OBSERVATION)}:
             return None
-        return read_ted(self.dataset.steps, self.dataset.schema, rows, dict.fromkeys(names, k))
+        paths = None if only is None else [as_path(key) for key in only]
+        return read_ted(self.dataset.steps, self.dataset.schema, rows, dict.fromkeys(names, k), paths)
 
     def plan(
-        self, rows: Rows, keys: Keys = (), k: int = 1, marks: Mapping[Any, Column] | None = None
+        self,
+        rows: Rows,
+        keys: Keys = (),
+        k: int = 1,
+        marks: Mapping[Any, Column] | None = None,
+        only: Keys | None = None,
     ) -> PlannedBatches | None:
         """Return batches of the steps at these rows [batches, *shape], located at once; observations may be stacked.
 
@@ -121,9 +123,11 @@ class DatasetStorage(Storage):
             keys: the observations to be stacked.
             k: observations per stack.
             marks: values to add, by TED key, as ``write_info`` does; each [steps, ...].
+            only: TED keys to read, each a leaf or a group; all by default.
 
         Raises:
             IndexError: no such row.
+            KeyError: a key that is not stored.
         """
         schema, names = self.dataset.schema, ["/".join(as_path(key)) for key in keys]
         if self.dataset.steps.is_remote or any(field.is_text for field in schema.fields.values()):
@@ -132,7 +136,8 @@ class DatasetStorage(Storage):
             return None
         _check(rows.reshape(-1), self.max_size)
         added = {as_path(key): values for key, values in (marks or {}).items()}
-        return PlannedBatches(self.dataset.steps, schema, rows, dict.fromkeys(names, k), added)
+        paths = None if only is None else [as_path(key) for key in only]
+        return PlannedBatches(self.dataset.steps, schema, rows, dict.fromkeys(names, k), added, paths)
 
     def get_flags(self, rows: Rows, keys: Keys) -> dict[NestedKey, NDArray[np.bool_]]:
         """Return [n, 1] those of these flags that every step has, by key; "done" and its parts come from the table."""
@@ -142,39 +147,6 @@ class DatasetStorage(Storage):
         _check(rows, self.max_size)
         ends = self.dataset.steps.ends(rows)
         return {key: ends[path[-1]][:, None] for key, path in paths.items()}
-
-    def _some(self, rows: Rows, keys: list[Path]) -> TensorDictBase:
-        for key in keys:
-            if not any(_below(path, key) for path in self._leaves):
-                raise KeyError(f"{'/'.join(key)!r} is not stored")
-        chosen = [path for path in self._leaves if any(_below(path, key) for key in keys)]
-        reader = self.dataset.steps
-        places = reader.locate(rows)
-        read = cache(lambda name: reader.read(name, places))  # "done" is made of flags that may be wanted too
-        observe = cache(lambda name: reader.read_observations(name, places))
-        leaves = {path: to_leaf(self._leaf(path, places, read, observe)) for path in chosen}
-        return TensorDict(nested(leaves), [len(rows)])
-
-    def _leaf(
-        self,
-        path: Path,
-        places: Places,
-        read: Callable[[str], Column],
-        observe: Callable[[str], tuple[Column, Column]],
-    ) -> Column:
-        if path == ("index",):
-            return places.steps
-        if path == ("collector", "traj_ids"):
-            return places.trajectory
-        if path == ("next", "done"):
-            return np.logical_or(read("terminated"), read("truncated"))[:, None]
-        if path not in self._fields:
-            return np.zeros((len(places.steps), 1), bool)
-        name, field = self._fields[path]
-        if field.role == Role.OBSERVATION:
-            return observe(name)[path[0] == "next"]
-        values = read(name)
-        return values[:, None] if name in SCALAR_COLUMNS else values
 
     def index(self, traj_key: Any = None, end_key: Any = None) -> TrajectoryIndex:
         """Return the index of the dataset's trajectories, which these keys cannot change.
