@@ -56,8 +56,9 @@ def test_slices_run_on(storage: ListedStorage, slices: int, steps: int, carry: b
     every, begins = (np.concatenate(parts, axis=1) for parts in zip(*found, strict=True))
     assert begins[:, 0].all()
     length = 3 * steps if carry else steps
-    for piece, init in zip(every.reshape(-1, length).tolist(), begins.reshape(-1, length).tolist(), strict=True):
-        check(storage, piece, init)
+    whole, marks = every.reshape(-1, length).tolist(), begins.reshape(-1, length).tolist()
+    for piece, its in zip(whole, marks, strict=True):
+        check(storage, piece, its)
 
 
 @pytest.mark.parametrize("carry", [False, True])
