@@ -6,7 +6,11 @@ it expects of each.
 
 from typing import TYPE_CHECKING
 
+from rlx.errors import check_installed
 from rlx.lazy_imports import lazily
+
+for _module in ("torch", "tensordict"):
+    check_installed(_module, f"sampling needs {_module}", "torch")
 
 if TYPE_CHECKING:
     from rlx.buffer.batch import split_trajectories as split_trajectories

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
-from rlx.accelerator import present
+from rlx.accelerator import available, present
 from rlx.buffer.batch import pinned, write_info
 from rlx.buffer.batched_draws import is_planned, planned
 from rlx.buffer.epoch_order import Elements, EpochOrder
@@ -264,7 +264,7 @@ class Copies:
 
     def __init__(self, device: torch.device) -> None:
         self._device = present(device)
-        here = torch.accelerator.current_accelerator(check_available=True)
+        here = available()
         # That of Apple has one stream for all, and no pinned memory apart from its own.
         has_streams = here is not None and here.type == device.type != "mps"
         self._stream = torch.Stream(self._device) if has_streams else None

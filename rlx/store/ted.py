@@ -6,14 +6,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from rlx.errors import SchemaMismatchError
+from rlx.errors import MissingExtraError, SchemaMismatchError
 from rlx.schema import SCALAR_COLUMNS, Role, Schema
 from rlx.store.array import Rows
 from rlx.store.codec import MIN_ROW_BYTES
 from rlx.store.step_reader import Places, StepReader
+
+try:
+    import torch
+except ModuleNotFoundError as exc:
+    raise MissingExtraError.of("TensorDicts need torch", "torch", "torch") from exc
 
 if TYPE_CHECKING:
     from tensordict import NonTensorStack, TensorDict

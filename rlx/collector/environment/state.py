@@ -25,9 +25,10 @@ import numpy as np
 from gymnasium import Env
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Space
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
+from rlx.collector.environment.autoreset import AutoresetMode
 from rlx.errors import CollectError
 
 T = TypeVar("T")
@@ -72,6 +73,8 @@ _MUJOCO = " ".join(
 ).split()
 # Owners of memory that nobody else writes: what torch and ale-py return.
 _COPIES = ("torch.Tensor", "nanobind.nb_ndarray")
+# Of numpy 2, or of numpy 1.
+_byte_bounds = getattr(np.lib, "array_utils", np).byte_bounds
 
 
 class HiddenStateError(CollectError):
@@ -162,7 +165,7 @@ class _Writer:
             return {"kind": "tensor", "tensor": value.detach().cpu().clone()}
         if (found := _generator_state(value)) is not None:
             return {"kind": "generator", "class": kind.__name__, "state": self.value(found, path)}
-        if isinstance(value, _CODE):
+        if _is_code(value):
             return self._code(value, path)
         if (copy := _COPIED.get(_name(kind))) is not None:
             return {"kind": "copied", "class": _name(kind), "state": self.value(copy[0](value), path)}
@@ -188,7 +191,7 @@ class _Writer:
         if not (owner is None or isinstance(owner, bytes | bytearray) or _name(type(owner)) in _COPIES):
             raise HiddenStateError(f"{path} is a view of the memory of a {_name(type(owner))}")
         if value.nbytes:
-            self.spans.append(np.lib.array_utils.byte_bounds(value))
+            self.spans.append(_byte_bounds(value))
         return self._raw(value, path)
 
     def _raw(self, value: NDArray[Any], path: str) -> dict[str, Any]:
@@ -338,7 +341,7 @@ class _Reader:
         return _generator(node["class"], self.value(node["state"], None))
 
     def _read_kept(self, node: Node, current: Any, _: int) -> Any:
-        if not isinstance(current, _CODE) or _name_of_code(current) != node["name"]:
+        if not _is_code(current) or _name_of_code(current) != node["name"]:
             raise HiddenStateError(f"{node['name']} is in the state, but not in its place")
         if isinstance(current, MethodType):
             self.value(node["of"], current.__self__)
@@ -453,7 +456,7 @@ def _is_kept(value: Any) -> bool:
     if isinstance(value, AutoresetMode):
         return False
     is_object = isinstance(value, Env | VectorEnv | Space) or _is_own(type(value)) or _name(type(value)) in _COPIED
-    return is_object or isinstance(value, _CODE)
+    return is_object or _is_code(value)
 
 
 def _has_own_state(kind: type) -> bool:
@@ -471,12 +474,17 @@ def _name(kind: Any) -> str:
     return f"{getattr(kind, '__module__', None)}.{getattr(kind, '__qualname__', '?')}"
 
 
+def _is_code(value: Any) -> bool:
+    # Enums of ale-py before 0.12 are pybind11's, not Python's.
+    return isinstance(value, _CODE) or hasattr(type(value), "__members__")
+
+
 def _name_of_code(value: Any) -> str:
     return _name(value) if hasattr(value, "__qualname__") else f"{_name(type(value))} {value!r}"
 
 
 def _described(value: Any) -> str:
-    return _name_of_code(value) if isinstance(value, _CODE) else f"a {_name(type(value))}"
+    return _name_of_code(value) if _is_code(value) else f"a {_name(type(value))}"
 
 
 # ---- generators, and what ALE and MuJoCo copy
@@ -514,14 +522,15 @@ def _generator(name: str, state: Any) -> Any:
 
 
 def _save_ale(ale: Any) -> bytes:
-    return bytes(ale.cloneState(include_rng=True).__getstate__())
+    raw = ale.cloneState(include_rng=True).__getstate__()
+    return bytes(raw[0] if isinstance(raw, tuple) else raw)  # before 0.12, a tuple of one
 
 
 def _restore_ale(ale: Any, raw: Any) -> Callable[[], object]:
     from ale_py import ALEState  # only some users have it
 
     state = ALEState.__new__(ALEState)
-    state.__setstate__(raw)
+    state.__setstate__((raw,) if isinstance(ale.cloneState().__getstate__(), tuple) else raw)
     return partial(ale.restoreState, state)
 
 
