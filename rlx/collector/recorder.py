@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.collector.dataset_collector import left_out, next_numbers
 from rlx.collector.environment.gym_env import environment_name
-from rlx.collector.environment.intake import At, Intake, Remarks, inside_of
+from rlx.collector.environment.intake import At, Inspection, Intake, Remarks, inside_of
 from rlx.collector.environment.space import Arrays, Space, flatten, leaves, schema_of
 from rlx.collector.environment.vector import Outcome
 from rlx.collector.policy.protocol import Choice
@@ -32,7 +32,7 @@ from rlx.distribution import version
 from rlx.errors import CollectError, DatasetExistsError, DatasetNotFoundError, ForkError, OptionError
 from rlx.files.urls import check_no_url
 from rlx.manifest import Manifest
-from rlx.numbers import array_of, check_real, check_whole
+from rlx.numbers import array_of, check_whole
 from rlx.schema import Field, Role, Schema
 from rlx.store.codec import codec_of
 from rlx.store.dataset_writer import claimed, open_writer, write_journaled, write_shard_of
@@ -105,11 +105,7 @@ class Recorder:
         self._observation_space, self._action_space = observation_space, action_space
         self._n, self._rows = num_envs or 1, () if num_envs is None else (num_envs,)
         self._env, self._loop, self._remarks = intake, Intake("the loop"), Remarks()
-        self._inside = {
-            name: inside
-            for name, leaf in leaves(observation_space, "observation").items()
-            if (inside := inside_of(leaf)) is not None
-        }
+        self._inspect = Inspection(intake, observation_space)
         check_no_url(path)
         self._path = Path(path).absolute()  # wherever a loop changes to
         self._process, self._is_open = os.getpid(), True
@@ -280,9 +276,14 @@ class Recorder:
         made = np.ones(self._n, bool) if resets is None else ~resets
         try:
             taken = self._take(observation, at, self._rows)
-            flags = self._flags("terminated", terminated), self._flags("truncated", truncated)
-            ended = (flags[0] | flags[1]) & made
-            following = {**self._rewarded(reward, at), "terminated": flags[0], "truncated": flags[1]}
+            flags = (
+                self._stacked(self._env.flags("terminated", terminated, at, self._rows).copy()),
+                self._stacked(self._env.flags("truncated", truncated, at, self._rows).copy()),
+            )
+            ended: Flags = (flags[0] | flags[1]) & made
+            rewards = self._env.rewards(reward, at, self._rows, self._reward_dtype)
+            rewards = self._take_reward(rewards, at, self._rows)
+            following = {"reward": self._stacked(rewards), "terminated": flags[0], "truncated": flags[1]}
             finals, of_reset = ends(taken, info, ended) if ended.any() else ({}, ())
             last = {env: self._flat(one, is_one=True) for env, one in finals.items()}
             after = self._flat(taken)
@@ -313,25 +314,6 @@ class Recorder:
         """Return rows [n, ...] of the observations of all environments, or a row [1, ...] of that of one."""
         arrays = flatten(self._observation_space, "observation", observation)
         return {name: array[None] if is_one or not self._rows else array for name, array in arrays.items()}
-
-    def _rewarded(self, reward: Any, at: At) -> Arrays:
-        if not self._rows:  # whatever has a float is a reward
-            if not isinstance(reward, np.ndarray | np.generic | int | float):
-                reward = check_real("reward", reward, error=CollectError)
-            reward = np.asarray(reward)
-            reward = reward.reshape(()) if reward.size == 1 else reward
-        rows = self._stacked(self._take_reward(reward, at, self._rows))
-        if self._reward_dtype == np.float32 and (changed := rows != reward).any() and not np.isnan(rows[changed]).all():
-            self._env.remark(f"reward: rounded to {self._reward_dtype}", int(changed.sum()))
-        return {"reward": rows}
-
-    def _flags(self, name: str, given: Any) -> Flags:
-        if not self._rows and isinstance(given, bool | np.bool_):
-            return np.array([given], bool)
-        flags = array_of(given)
-        if flags.shape != self._rows or flags.dtype.kind not in "biuf" or not ((flags == 0) | (flags == 1)).all():
-            raise CollectError(f"{self._env.giver} gave {name} {given!r}, expected True or False")
-        return self._stacked(flags.astype(bool))
 
     def _kept(self, outcome: Outcome, made: Flags, at: At, following: Arrays) -> Steps | None:
         """Add the entries of ``info`` that are kept to a step; return them as long as their dtypes are not known."""
@@ -377,19 +359,11 @@ class Recorder:
         step, after = _joined(running.step[:length]), _joined(running.next[:length])
         fields = self._fields or self._decided(after)
         after["truncated"][-1] |= is_cut
-        self._remark(observation | after)
+        self._inspect(observation | after)
         ended = Ended(observation, step, after, np.array([length]), is_cut)
         self._finished.append(join([ended], fields, self._next_episode))
         self._next_episode += 1
         self._running[env] = None
-
-    def _remark(self, episode: Arrays) -> None:
-        """Note what is odd in an episode, though it can be kept."""
-        for name, rows in episode.items():
-            if (inside := self._inside.get(name)) is not None and not (found := inside(rows)).all():
-                self._env.remark(f"{name}: outside its space", int((~found.all(tuple(range(1, found.ndim)))).sum()))
-        if not (found := np.isfinite(episode["reward"])).all():
-            self._env.remark("reward: NaN or infinite", int((~found).sum()))
 
     def _keep(self) -> None:
         """Write finished episodes into the journal, from which full shards are written in a thread."""

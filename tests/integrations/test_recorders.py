@@ -14,9 +14,10 @@ pytest.importorskip("gymnasium", reason="gymnasium is not installed")
 
 import gymnasium
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
 from gymnasium.wrappers import Autoreset
 
+from rlx.errors import CollectError
 from rlx.integrations.record import RecordExperience, RecordVectorExperience
 
 BOX: Any = spaces.Box(-100, 100, (2,), np.float32)
@@ -201,3 +202,38 @@ def test_recorders_agree(kind: str, recorder: str, tmp_path: Path) -> None:
             assert np.array_equal(found.numpy(), expected.numpy(), equal_nan=expected.is_floating_point()), key
         else:
             assert list(found) == list(expected), key
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_vectors_of_tensors(mode: AutoresetMode, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Tensors(VectorWrapper):
+        def step(self, actions: Any) -> Any:
+            return (*map(torch.as_tensor, (found := self.env.step(actions))[:4]), found[4])
+
+    def recorded(wrapper: Callable[[Any], Any]) -> Any:
+        path = tmp_path / wrapper.__name__
+        envs = SyncVectorEnv([lambda: Steps(*KINDS["box"])] * 2, autoreset_mode=mode)
+        with RecordVectorExperience(wrapper(envs), path, **OPTIONS) as env:
+            env.reset(seed=0)
+            for _ in range(20):
+                *_, terminated, truncated, _ = env.step(np.full(2, 3))
+                ended = np.asarray(terminated | truncated)
+                if mode == AutoresetMode.DISABLED and ended.any():
+                    env.reset(options={"reset_mask": ended})
+        return rlx.open(path)[:].exclude(("next", "info"))
+
+    assert (recorded(Tensors) == recorded(VectorWrapper)).all()
+
+
+def test_errors_in_environments_of_gymnasium_are_of_the_recorder(tmp_path: Path) -> None:
+    class Wrong(Steps):
+        def step(self, action: Any) -> Any:
+            return (*super().step(action)[:2], 0.5, False, {})
+
+    envs = SyncVectorEnv([lambda: Wrong(*KINDS["box"])])
+    with RecordVectorExperience(envs, tmp_path / "wrong") as env:
+        env.reset(seed=0)
+        with pytest.raises(CollectError, match=r"gave terminated 0.5, .*, in step 1 of environment 0"):
+            env.step(np.zeros(1, int))

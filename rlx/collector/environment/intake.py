@@ -18,6 +18,11 @@ from rlx.numbers import array_of
 logger = logging.getLogger(__name__)
 _WHOLE = "biu"
 _MOST = 1 << 63  # int64 holds the whole numbers below
+_EXACT = 1 << 53  # float64 holds all whole numbers up to here
+# The types of almost all rewards and flags, which need no further check.
+_REWARDS, _FLAGS = (float, np.float32), (bool, np.bool_)
+_FLOAT64: np.dtype[Any] = np.dtype(np.float64)
+SCALARS = int, float, str, np.generic
 
 
 class At(NamedTuple):
@@ -102,6 +107,61 @@ class Intake:
             return _Parts(self, space, name, [self.taker(part, f"{name}/{i}") for i, part in enumerate(space.spaces)])
         return (_Text if isinstance(space, spaces.Text) else _Leaf)(self, space, name)
 
+    def outcome(self, reward: Any, terminated: Any, truncated: Any, at: At) -> tuple[float, bool, bool]:
+        """Return the reward and the flags of one environment; see ``rewards`` and ``flags``."""
+        if (
+            (isinstance(reward, _REWARDS) or (type(reward) is int and -_EXACT <= reward <= _EXACT))
+            and isinstance(terminated, _FLAGS)
+            and isinstance(truncated, _FLAGS)
+        ):
+            return float(reward), bool(terminated), bool(truncated)
+        ended = bool(self.flags("terminated", terminated, at)), bool(self.flags("truncated", truncated, at))
+        return float(self.rewards(reward, at)), *ended
+
+    def rewards(self, given: Any, at: At, rows: tuple[int, ...] = (), dtype: np.dtype[Any] = _FLOAT64) -> NDArray[Any]:
+        """Return the rewards of n environments, or of one, as floating-point numbers; an array of them is not copied.
+
+        Args:
+            rows: as for ``Taker``.
+            dtype: of whole numbers; others keep theirs.
+
+        Raises:
+            CollectError: it is no number, or a whole one that the dtype would change.
+        """
+        array = self._numbers("reward", given, "expected a number", at, rows)
+        return array if array.dtype.kind == "f" else self.cast("reward", array, dtype, at, len(rows))
+
+    def flags(self, name: str, given: Any, at: At, rows: tuple[int, ...] = ()) -> NDArray[np.bool_]:
+        """Return the flags of n environments, or of one; an array of them is not copied.
+
+        Raises:
+            CollectError: a flag is neither True nor False, nor 1 nor 0.
+        """
+        array = self._numbers(name, given, "expected True or False", at, rows)
+        if array.dtype == np.bool_:
+            return array
+        if (wrong := (array != 0) & (array != 1)).any():
+            at = At(at.step, int(wrong.argmax())) if rows else at
+            raise CollectError(f"{self.giver} gave {name} {array[wrong][0].item()!r}, expected True or False, {at}")
+        return array.astype(bool)
+
+    def _numbers(self, name: str, given: Any, expected: str, at: At, rows: tuple[int, ...]) -> NDArray[Any]:
+        if type(given) is np.ndarray:
+            array = given
+        else:
+            try:
+                array = array_of(given)
+                if array.dtype.kind == "O" and not rows and float(given) == given:  # such as 2**64, or a Fraction
+                    array = np.asarray(float(given))
+            except (TypeError, ValueError, RuntimeError, OverflowError):
+                array = np.asarray(None)
+        if not rows and array.size == 1:
+            array = array.reshape(())
+        if array.shape != rows or array.dtype.kind not in "biuf":
+            found = f"of {array.dtype}{list(array.shape)}" if array.shape else repr(given)
+            raise CollectError(f"{self.giver} gave {name} {found}, {f'expected {[*rows]}' if rows else expected}, {at}")
+        return array
+
     def cast(self, name: str, values: NDArray[Any], dtype: np.dtype[Any], at: At | None, dims: int = 1) -> NDArray[Any]:
         """Return a copy in another dtype; count what is rounded.
 
@@ -159,6 +219,18 @@ class Taker:
         """
         raise NotImplementedError
 
+    def empty(self, n: int) -> Any:
+        """Return a tree of arrays [n, ...] for ``put``; not of a space with texts."""
+        raise NotImplementedError
+
+    def put(self, value: Any, rows: Any, env: int, step: int) -> None:
+        """Write the value of one environment into its row of the arrays of ``empty``.
+
+        Raises:
+            CollectError: as by ``__call__``.
+        """
+        raise NotImplementedError
+
     def _refused(self, said: str, at: At | None) -> CollectError:
         return CollectError(f"{self._intake.giver} gave {said}{'' if at is None else f', {at}'}")
 
@@ -172,14 +244,30 @@ class _Keys(Taker):
         try:
             taken = {key: part(value[key], at, rows) for key, part in self._parts.items()}
         except (KeyError, TypeError, IndexError) as exc:
-            found = ", ".join(map(repr, value)) if isinstance(value, Mapping) else f"a {type(value).__name__}"
-            expected = ", ".join(map(repr, self._parts))
-            raise self._refused(f"{self._name} with {found}, expected {expected}", at) from exc
+            raise self._lacking(value, at) from exc
         if len(value) > len(taken):
-            for key in value.keys() - taken.keys():
-                said = f"{self._name}: key {key!r} is not in its space, and not kept"
-                self._intake.remark(said, rows[0] if rows else 1)
+            self._remark(value, rows[0] if rows else 1)
         return taken
+
+    def empty(self, n: int) -> Any:
+        return {key: part.empty(n) for key, part in self._parts.items()}
+
+    def put(self, value: Any, rows: Any, env: int, step: int) -> None:
+        try:
+            for key, part in self._parts.items():
+                part.put(value[key], rows[key], env, step)
+        except (KeyError, TypeError, IndexError) as exc:
+            raise self._lacking(value, At(step, env)) from exc
+        if len(value) > len(self._parts):
+            self._remark(value, 1)
+
+    def _lacking(self, value: Any, at: At | None) -> CollectError:
+        found = ", ".join(map(repr, value)) if isinstance(value, Mapping) else f"a {type(value).__name__}"
+        return self._refused(f"{self._name} with {found}, expected {', '.join(map(repr, self._parts))}", at)
+
+    def _remark(self, value: Mapping[str, Any], steps: int) -> None:
+        for key in value.keys() - self._parts.keys():
+            self._intake.remark(f"{self._name}: key {key!r} is not in its space, and not kept", steps)
 
 
 class _Parts(Taker):
@@ -188,9 +276,21 @@ class _Parts(Taker):
         self._parts = list(parts)
 
     def __call__(self, value: Any, at: At | None, rows: tuple[int, ...] = ()) -> Any:
+        return tuple([part(one, at, rows) for part, one in zip(self._parts, self._checked(value, at), strict=True)])
+
+    def empty(self, n: int) -> Any:
+        return tuple(part.empty(n) for part in self._parts)
+
+    def put(self, value: Any, rows: Any, env: int, step: int) -> None:
+        if type(value) is not tuple or len(value) != len(self._parts):
+            value = self._checked(value, At(step, env))
+        for part, one, column in zip(self._parts, value, rows, strict=True):
+            part.put(one, column, env, step)
+
+    def _checked(self, value: Any, at: At | None) -> Any:
         if not isinstance(value, Sequence | np.ndarray) or len(value) != len(self._parts):
             raise self._refused(f"{self._name} {value!r}, expected {len(self._parts)} parts", at)
-        return tuple(part(value[i], at, rows) for i, part in enumerate(self._parts))
+        return value
 
 
 class _Text(Taker):
@@ -209,7 +309,9 @@ class _Leaf(Taker):
         self._is_whole = self._dtype == np.int64 and not self._shape
 
     def __call__(self, value: Any, at: At | None, rows: tuple[int, ...] = ()) -> Any:
-        dtype, shape = self._dtype, (*rows, *self._shape)
+        dtype, shape = self._dtype, (*rows, *self._shape) if rows else self._shape
+        if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
+            return value.copy()
         if self._is_whole and type(value) is int and -_MOST <= value < _MOST:
             return np.int64(value)
         try:
@@ -226,6 +328,19 @@ class _Leaf(Taker):
             shown = "" if is_alike or array.size == 0 else f", found {array.flat[0]!r}"
             raise self._refused(f"{self._name} of {found}, expected {expected}{shown}", at)
         return self._intake.cast(self._name, array, dtype, at, len(rows))
+
+    def empty(self, n: int) -> Any:
+        return np.empty((n, *self._shape), self._dtype)
+
+    def put(self, value: Any, rows: Any, env: int, step: int) -> None:
+        if (
+            value.dtype == self._dtype and value.shape == self._shape
+            if type(value) is np.ndarray
+            else self._is_whole and type(value) is int and -_MOST <= value < _MOST
+        ):
+            rows[env] = value
+        else:
+            rows[env] = self(value, At(step, env))
 
 
 class ActionCheck:
@@ -272,6 +387,8 @@ def copied(value: Any) -> Any:
     """Return a value with copies of its arrays and tensors; other objects are the same."""
     if isinstance(value, np.ndarray):
         return value.copy()
+    if isinstance(value, SCALARS):
+        return value
     if isinstance(value, Mapping):
         return {key: copied(part) for key, part in value.items()}
     if isinstance(value, tuple | list):
@@ -306,6 +423,33 @@ def inside_of(leaf: Space) -> Callable[[NDArray[Any]], NDArray[np.bool_]] | None
         return None
     # NaN is within no limits.
     return lambda values: (values >= low) & (values <= high)
+
+
+class Inspection:
+    """Remarks on values that are kept although they are odd: observations outside their space, rewards not finite.
+
+    Attributes:
+        names: of the observations whose dtype holds others than their space.
+    """
+
+    def __init__(self, intake: Intake, observation_space: Space) -> None:
+        self._intake = intake
+        self._inside = {
+            name: inside
+            for name, leaf in leaves(observation_space, "observation").items()
+            if (inside := inside_of(leaf)) is not None
+        }
+        self.names = list(self._inside)
+
+    def __call__(self, arrays: Mapping[str, NDArray[Any]], made: NDArray[np.bool_] | None = None) -> None:
+        """Count the odd ones among arrays [n, ...] by name; or of [n, T, ...], those that ``made`` [n, T] names."""
+        for name, rows in arrays.items():
+            inside = np.isfinite if name == "reward" else self._inside.get(name)
+            if inside is None or (right := inside(rows)).all():
+                continue
+            wrong = ~right.all(tuple(range(1 if made is None else 2, right.ndim)))
+            if steps := int((wrong if made is None else wrong & made).sum()):
+                self._intake.remark(f"{name}: {'NaN or infinite' if name == 'reward' else 'outside its space'}", steps)
 
 
 class Remarks:

@@ -13,16 +13,13 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from rlx.collector.environment.autoreset import SAME_STEP, AutoresetMode
-from rlx.collector.environment.intake import At, Intake, copied
-from rlx.numbers import check_flag, check_real
+from rlx.collector.environment.intake import SCALARS, At, Intake, copied
+from rlx.collector.environment.space import Space, leaves
 
 # An entry of ``info``: the remarks of an environment in another process.
 REMARKS = "rlx_remarks"
 FINAL_OBS = ("final_obs", "final_observation")
 MakeEnv = Callable[[], Any]
-# The types of almost all flags, which need no further check.
-_FLAGS = (bool, np.bool_)
-_EXACT = 1 << 53  # float64 holds all whole numbers up to here
 
 
 class Lane(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -39,6 +36,7 @@ class Lane(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._number = number
         self._intake = intake
         self._take = intake.taker(env.observation_space, "observation")
+        self._plain = plain_of(env.observation_space)
         self._sends = sends
         self._steps = 0
 
@@ -50,32 +48,33 @@ class Lane(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Return gymnasium's two results."""
         observation, info = self.env.reset(seed=seed, options=options)
-        return self.taken(observation, 0), self._said(info)
+        return self._take(observation, At(0, self._number)), self._said(info) if self._sends else info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Return gymnasium's five results."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._steps += 1
-        check_outcome(reward, terminated, truncated)
-        info = copied(info) if terminated or truncated else info  # a reset may write into it
-        return self.taken(observation, self._steps), reward, terminated, truncated, self._said(info)
-
-    def taken(self, observation: Any, step: int) -> Any:
-        """Return a copy of an observation, in the dtypes of its space."""
-        return self._take(observation, At(step, self._number))
+        if not (isinstance(reward, float) and type(terminated) is type(truncated) is bool):
+            at = At(self._steps, self._number)
+            reward, terminated, truncated = self._intake.outcome(reward, terminated, truncated, at)
+        if terminated or truncated:
+            info = copied(info)  # a reset may write into it
+        dtype, shape = self._plain
+        if type(observation) is np.ndarray and observation.dtype == dtype and observation.shape == shape:
+            observation = observation.copy()
+        else:
+            observation = self._take(observation, At(self._steps, self._number))
+        return observation, reward, terminated, truncated, self._said(info) if self._sends else info
 
     def _said(self, info: dict[str, Any]) -> dict[str, Any]:
-        if not (self._sends and self._intake.remarks):
+        if not self._intake.remarks:
             return info
         return {**info, REMARKS: tuple(self._intake.drain().items())}
 
 
-def check_outcome(reward: Any, terminated: Any, truncated: Any) -> None:
-    """Raise TypeError if numpy would store another value without an error: None as NaN or False."""
-    if float(check_real("reward", reward, error=TypeError)) != reward == reward:
-        raise TypeError(f"reward {reward!r}: expected a number that float64 holds")
-    check_flag("terminated", terminated, error=TypeError)
-    check_flag("truncated", truncated, error=TypeError)
+def plain_of(space: Space) -> tuple[Any, Any]:
+    """Return dtype and shape of observations that are one array; None of others."""
+    return (space.dtype, space.shape) if isinstance(space, spaces.Box) else (None, None)
 
 
 def in_lanes(envs: Sequence[gymnasium.Env[Any, Any]], intake: Intake) -> list[Lane]:
@@ -95,13 +94,21 @@ def add_info(infos: dict[str, Any], info: Mapping[Any, Any], env: int, num_envs:
     """
     for key, value in info.items():
         there = infos.get(key)
-        if isinstance(value, Mapping) and key not in FINAL_OBS and (there is None or isinstance(there, dict)):
+        is_scalar = isinstance(value, SCALARS)  # asked first, as it is faster
+        if (
+            not is_scalar
+            and isinstance(value, Mapping)
+            and key not in FINAL_OBS
+            and (there is None or isinstance(there, dict))
+        ):
             add_info(infos.setdefault(key, {}), value, env, num_envs)
         else:
             if not isinstance(there, np.ndarray):
-                there = infos[key] = np.full(num_envs, None, object)
-            there[env] = copied(value)
-        infos.setdefault(f"_{key}", np.zeros(num_envs, bool))[env] = True
+                there = infos[key] = np.empty(num_envs, object)
+            there[env] = value if is_scalar else copied(value)
+        if (mask := infos.get(f"_{key}")) is None:
+            mask = infos[f"_{key}"] = np.zeros(num_envs, bool)
+        mask[env] = True
 
 
 class _Infos:
@@ -115,7 +122,7 @@ class _Infos:
 class SerialVectorEnv(_Infos, SyncVectorEnv):
     """gymnasium's environments in turn, reset in the step that ends an episode.
 
-    Observations that are one array are copied once in a step; gymnasium's own class copies them three times.
+    Observations without texts are copied once in a step; gymnasium's own class copies them three times.
     """
 
     def __init__(self, makes: Sequence[Any], name: str) -> None:
@@ -125,8 +132,9 @@ class SerialVectorEnv(_Infos, SyncVectorEnv):
         self._bare = list(self.envs)
         self.envs: Any = in_lanes(self.envs, self.intake)
         space = self.single_observation_space
-        self._plain: Any = (space.dtype, space.shape) if isinstance(space, spaces.Box | spaces.Discrete) else None
-        self._is_whole = isinstance(space, spaces.Discrete) and space.dtype == np.int64
+        self._take = self.intake.taker(space, "observation")
+        self._has_text = any(isinstance(leaf, spaces.Text) for leaf in leaves(space, "observation").values())
+        self._plain = plain_of(space)
         self._latest: Any = None  # observations of the last step or reset
         self._steps = 0
 
@@ -136,8 +144,8 @@ class SerialVectorEnv(_Infos, SyncVectorEnv):
         mask = None if options is None else options.pop("reset_mask", None)
         if mask is None:
             self._env_obs: list[Any] = [None] * n
-        elif self._plain is not None:
-            self._env_obs = list(self._latest)  # of those that are not reset
+        else:
+            self._env_obs = list(iterate(self.observation_space, self._latest))  # of those that are not reset
         infos: dict[str, Any] = {}
         seeds = [None] * n if seed is None else range(seed, seed + n) if isinstance(seed, int) else seed
         for number, (env, own) in enumerate(zip(self.envs, seeds, strict=True)):
@@ -153,39 +161,33 @@ class SerialVectorEnv(_Infos, SyncVectorEnv):
         if type(actions) is not np.ndarray:
             actions = iterate(self.action_space, actions)
         self._steps += 1
-        n, (dtype, shape) = self.num_envs, self._plain or (None, ())
-        observations: Any = np.empty((n, *shape), dtype)
+        n, (dtype, shape) = self.num_envs, self._plain
+        observations: Any = [None] * n if self._has_text else self._take.empty(n)
         rewards, terminated, truncated = np.empty(n), np.zeros(n, bool), np.zeros(n, bool)
         infos: dict[str, Any] = {}
-        are_plain = self._plain is not None
         for number, (env, action) in enumerate(zip(self._bare, actions, strict=True)):
             observation, reward, is_terminated, is_truncated, info = env.step(action)
-            if not (
-                (isinstance(reward, float) or (type(reward) is int and -_EXACT <= reward <= _EXACT))
-                and isinstance(is_terminated, _FLAGS)
-                and isinstance(is_truncated, _FLAGS)
-            ):
-                check_outcome(reward, is_terminated, is_truncated)
+            if not (isinstance(reward, float) and type(is_terminated) is type(is_truncated) is bool):
+                at = At(self._steps, number)
+                reward, is_terminated, is_truncated = self.intake.outcome(reward, is_terminated, is_truncated, at)
             rewards[number] = reward
             if is_terminated or is_truncated:
                 terminated[number], truncated[number] = is_terminated, is_truncated
-                final = self.envs[number].taken(observation, self._steps)
+                final = self._take(observation, At(self._steps, number))
                 infos = self._add_info(infos, {"final_obs": final, "final_info": info}, number)
                 observation, info = env.reset()
             if info:
                 infos = self._add_info(infos, info, number)
-            if are_plain and (
-                (type(observation) is np.ndarray and observation.dtype == dtype and observation.shape == shape)
-                or (self._is_whole and type(observation) is int)
-            ):
+            if type(observation) is np.ndarray and observation.dtype == dtype and observation.shape == shape:
                 observations[number] = observation
-                continue
-            if are_plain:  # those before it were
-                self._env_obs[:number], are_plain = observations[:number], False
-            self._env_obs[number] = self.envs[number].taken(observation, self._steps)
-        if not are_plain:
-            empty: Any = create_empty_array(self.single_observation_space, n, np.empty)
-            observations = concatenate(self.single_observation_space, self._env_obs, empty)
+            elif self._has_text:
+                observations[number] = self._take(observation, At(self._steps, number))
+            else:
+                self._take.put(observation, observations, number, self._steps)
+        if self._has_text:
+            space = self.single_observation_space
+            empty: Any = create_empty_array(space, n, np.empty)
+            observations = concatenate(space, observations, empty)
         self._latest = observations
         return observations, rewards, terminated, truncated, infos
 

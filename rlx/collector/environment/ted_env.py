@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.collector.environment.intake import ActionCheck, At, Remarks, cast
+from rlx.collector.environment.intake import ActionCheck, At, Inspection, Remarks, cast
 from rlx.collector.environment.space import Arrays, RandomPolicy, Space, flatten
 from rlx.collector.environment.vector import VectorEnvironment
 from rlx.errors import CollectError
@@ -31,6 +31,7 @@ class _Stand:
         self.batch = (n,) if environment.is_batched else ()
         self.fit_actions = ActionCheck(environment.action_space, n)
         self.remarks = Remarks()
+        self._inspect = Inspection(environment.intake, environment.observation_space)
         self.seed(_seeds(int(np.random.SeedSequence().generate_state(1)[0]), n))
         self.is_fresh = np.ones(n, bool)  # begun by the environment itself, and not given out yet
         self.has_ended = np.zeros(n, bool)
@@ -40,9 +41,13 @@ class _Stand:
         self.now = self.flat(self.environment.reset(seeds))
 
     def flat(self, observation: Any) -> Arrays:
-        self.remarks.add(self.environment.intake.drain())
         flat = flatten(self.environment.observation_space, "observation", observation)
         return {name: np.array(rows) for name, rows in flat.items()}
+
+    def say(self, given: Arrays) -> None:
+        """Log what is odd in what is given out, and count it."""
+        self._inspect(given)
+        self.remarks.add(self.environment.intake.drain())
 
     def ted(self, fields: Arrays, columns: Mapping[str, NDArray[Any]] | None = None) -> "TensorDictBase":
         """Return fields [n, ...], and columns [n] with a dimension of one, as a TensorDict; copies."""
@@ -130,6 +135,7 @@ class TedEnv(ABC):
         if (due := which & ~stand.is_fresh).any():
             stand.now = stand.flat(stand.environment.reset_some(due))
         stand.is_fresh[which] = stand.has_ended[which] = False
+        stand.say({name: rows[which] for name, rows in stand.now.items()})
         began = stand.ted(stand.now, dict.fromkeys(FLAGS, np.zeros(len(which), bool)))
         return began if tensordict is None else tensordict.exclude("_reset", *FLAGS).update(began)
 
@@ -162,6 +168,7 @@ class TedEnv(ABC):
         stand.is_fresh = ended.copy() if outcome.recorded is None else np.zeros_like(ended)
         reward = cast(outcome.reward, np.dtype(np.float32))
         environment.intake.check("reward", outcome.reward, reward, At(environment.steps))
+        stand.say({**following, "reward": reward.values})
         columns: Arrays = {"reward": reward.values, "terminated": outcome.terminated}
         made = stand.ted(following, {**columns, "truncated": outcome.truncated, "done": ended})
         preset = tensordict.get("next", None)  # a policy's state

@@ -22,7 +22,6 @@ from rlx.engine.local_engine import main_hidden
 from rlx.engine.shared_memory import begin_step
 from rlx.errors import CollectError, RlxError
 from rlx.fork import ThisProcessOnly, on_fork
-from rlx.numbers import array_of
 
 logger = logging.getLogger(__name__)
 Seeds = Sequence[int]
@@ -167,15 +166,16 @@ class VectorEnvironment:
         if not knows and not which.all():
             raise CollectError(f"{self.name} cannot cut episodes: it resets environments only together")
         options = _Options(reset_mask=which.copy()) if knows else None
+        before = self._observation if is_known else copied(self._observation)  # into which the reset may write
         begun = self._call("reset", lambda: self._begun(*self._env.reset(options=options)))
         self._ended[which] = False
         kept = list(self._rows(begun, ~which).items())
-        if not is_known and any(not _is_same(row, self._row(self._observation, env)) for env, row in kept):
+        if not is_known and any(not _is_same(row, self._row(before, env)) for env, row in kept):
             raise CollectError(
                 f"{self.name} has reset environment {kept[0][0]} too: expected only those of options['reset_mask']",
                 hint="see `gymnasium.vector.AutoresetMode.DISABLED`",
             )
-        self._observation = _chosen(self.observation_space, which, begun, self._observation)
+        self._observation = _chosen(self.observation_space, which, begun, before)
         return self._observation
 
     def step(self, actions: Any) -> Outcome:
@@ -222,13 +222,14 @@ class VectorEnvironment:
         Raises:
             CollectError: the environment contradicts its autoreset mode, or neither declares nor shows it.
         """
-        envs = ended.nonzero()[0].tolist()
-        if self._mode is None:
-            self._mode = self._shown(info, envs)
-        if self._mode == AutoresetMode.SAME_STEP:
+        if self._mode is None or self._mode == AutoresetMode.SAME_STEP:
+            envs = ended.nonzero()[0].tolist()
+            if self._mode is None:
+                self._mode = self._shown(info, envs)
             return {env: self._final(info, env) for env in envs}
         final = self._rows(observation, ended)
-        self._check_mode(info, final)
+        if info:
+            self._check_mode(info, final)
         return final
 
     @property
@@ -259,41 +260,20 @@ class VectorEnvironment:
             self._take_remarks(info)
         if self._is_own:
             return observation, reward, terminated, truncated, info
-        observation = self._observed(observation, At(self.steps))
-        shape = (self.num_envs,)
-        if not (type(reward) is np.ndarray and reward.shape == shape and reward.dtype.kind == "f"):
-            reward = self._rewarded(reward)
+        at, rows = At(self.steps), (self.num_envs,)
+        observation = self._observed(observation, at)
+        if not (type(reward) is np.ndarray and reward.shape == rows and reward.dtype.kind == "f"):
+            reward = self.intake.rewards(reward, at, rows)
         for flags in (terminated, truncated):
-            if not (type(flags) is np.ndarray and flags.shape == shape and flags.dtype == np.bool_):
-                terminated, truncated = self._flags("terminated", terminated), self._flags("truncated", truncated)
+            if not (type(flags) is np.ndarray and flags.shape == rows and flags.dtype == np.bool_):
+                terminated = self.intake.flags("terminated", terminated, at, rows)
+                truncated = self.intake.flags("truncated", truncated, at, rows)
         return observation, reward, terminated, truncated, info
 
     def _observed(self, observation: Any, at: At) -> Any:
         if type(observation) is np.ndarray and (observation.dtype, observation.shape) == self._plain:
             return observation
         return self._take(observation, at, (self.num_envs,))
-
-    def _rewarded(self, reward: Any) -> NDArray[Any]:
-        rows = self._numbers("reward", reward)
-        return (
-            rows if rows.dtype.kind == "f" else self.intake.cast("reward", rows, np.dtype(np.float64), At(self.steps))
-        )
-
-    def _flags(self, name: str, flags: Any) -> NDArray[np.bool_]:
-        rows = self._numbers(name, flags)
-        if rows.dtype == np.bool_:
-            return rows
-        if (wrong := (rows != 0) & (rows != 1)).any():
-            at = At(self.steps, int(wrong.argmax()))
-            raise CollectError(f"{self.name} gave {name} {rows[wrong][0].item()!r}, expected True or False, {at}")
-        return rows.astype(bool)
-
-    def _numbers(self, name: str, given: Any) -> NDArray[Any]:
-        rows = given if type(given) is np.ndarray else array_of(given)
-        if rows.shape != (self.num_envs,) or rows.dtype.kind not in "biuf":
-            found = f"{rows.dtype}{list(rows.shape)}"
-            raise CollectError(f"{self.name} gave {name} of {found}, expected [{self.num_envs}], in step {self.steps}")
-        return rows
 
     def _take_remarks(self, info: Any) -> None:
         """Take the remarks of environments in other processes out of their infos."""

@@ -20,6 +20,8 @@ InfoKeys = Collection[str] | Literal["all"]
 PREFIX = "info/"
 _FINAL = "final_info"
 _KINDS, _WHOLE = "biuf", "biu"
+# Types of values whose array has a dtype that holds them all; of int, if none is too large.
+_ALIKE, _EXACT = ({int}, {float}, {bool}), (np.int64, np.float64, np.bool_)
 # The assumed type of a key that has not appeared by the end of the first batch.
 _NUMBER: Row = (np.dtype(np.float64), ())
 # Columns [n, T] of a batch: whether a step has an entry whose dtype has no NaN.
@@ -187,6 +189,8 @@ class Infos:
         there = list(rows[mask])
         if all(isinstance(one, str) for one in there):
             return rows, mask
+        if len(there) == len(rows) and {*map(type, there)} in _ALIKE and (alike := np.array(there)).dtype in _EXACT:
+            return alike, mask
         try:
             arrays = [array_of(one) for one in there]
         except (TypeError, ValueError, RuntimeError):

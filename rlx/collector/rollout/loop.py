@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.collector.environment.intake import ActionCheck, At, cast, copied, inside_of
+from rlx.collector.environment.intake import ActionCheck, At, Inspection, cast, copied
 from rlx.collector.environment.space import Arrays, dtype_of, flatten, leaves
 from rlx.collector.environment.vector import Outcome, VectorEnvironment
 from rlx.collector.policy.protocol import Choice, Policy, Situation
@@ -41,7 +41,7 @@ class Rollout:
         self._observation_leaves = leaves(environment.observation_space, "observation")
         self._action_leaves = leaves(environment.action_space, "action")
         self._is_plain = list(self._observation_leaves) == ["observation"]
-        self._inside = {name: inside_of(leaf) for name, leaf in self._observation_leaves.items()}
+        self._inspect = Inspection(environment.intake, environment.observation_space)
         self._fit_actions = ActionCheck(environment.action_space, environment.num_envs)
         self._max_episode_steps = max_episode_steps
         taken = {*self._observation_leaves, *self._action_leaves}
@@ -254,34 +254,17 @@ class Rollout:
         Raises:
             CollectError: a reward is finite, but its column's dtype makes it infinite.
         """
-        intake, column = self._environment.intake, steps.next["reward"]
-        found = {}
-        if not (finite := np.isfinite(column)).all():
-            intake.check("reward", rewards, cast(rewards, column.dtype), At(first_step), 2)
-            found["reward: NaN or infinite"] = _count(finite, steps.counts)
-        for name, inside in self._inside.items():
-            if inside is None:
-                continue
-            rows = steps.observation[name]
-            count = _count(inside(rows[:, 1:]), steps.counts)
-            if steps.final:
-                final = np.array([row[name] for row in steps.final.values()])[None]
-                count += _count(inside(final), np.array([len(steps.final)]))
-            if self._is_new:
-                count += _count(inside(rows[:, :1]), np.ones_like(steps.counts))
-            found[f"{name}: outside its space"] = count
+        column = steps.next["reward"]
+        if not np.isfinite(column).all():
+            self._environment.intake.check("reward", rewards, cast(rewards, column.dtype), At(first_step), 2)
+        observed = {name: steps.observation[name] for name in self._inspect.names}
+        made = np.arange(steps.length) < steps.counts[:, None]
+        self._inspect({"reward": column, **{name: rows[:, 1:] for name, rows in observed.items()}}, made)
+        if steps.final:
+            self._inspect({name: np.array([row[name] for row in steps.final.values()]) for name in observed})
+        if self._is_new:
+            self._inspect({name: rows[:, 0] for name, rows in observed.items()})
         self._is_new = False
-        for remark, count in found.items():
-            if count:
-                intake.remark(remark, count)
-
-
-def _count(right: NDArray[np.bool_], counts: NDArray[np.int64]) -> int:
-    """Return the number of steps, among the first of each environment, with a number [n, T, ...] that is not right."""
-    if right.all():
-        return 0
-    made = np.arange(right.shape[1]) < counts[:, None]
-    return int((~right.all(tuple(range(2, right.ndim))) & made).sum())
 
 
 def _asked(policy: Policy, situation: Situation) -> Choice:
@@ -391,13 +374,12 @@ def _joined(first: Steps, second: Steps) -> Steps:
     joined.final.update({(env, at + int(first.counts[env])): row for (env, at), row in second.final.items()})
     for extra, target, columns, more in _tables(joined, first, second):
         for name, rows in columns.items():
-            for env, now in enumerate(first.counts):
-                target[name][env, :now] = rows[env, :now]
+            target[name][:, : rows.shape[1]] = rows[:, : target[name].shape[1]]
+        # The second part's first observation follows the first part's last step.
+        env, at = (np.arange(second.length + extra) < second.counts[:, None] + extra).nonzero()
         for name, rows in more.items():
             to = column(target, name, rows[:, 0], joined.length + extra)
-            for env, (now, count) in enumerate(zip(first.counts, second.counts, strict=True)):
-                # The second part's first observation follows the first part's last step.
-                to[env, now : now + count + extra] = rows[env, : count + extra]
+            to[env, first.counts[env] + at] = rows[env, at]
     return joined
 
 

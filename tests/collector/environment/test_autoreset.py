@@ -202,3 +202,19 @@ def test_results_of_another_shape_or_kind(results: Any, message: str) -> None:
 
     with pytest.raises(CollectError, match=message):
         steps_of(lambda: Wrong(AutoresetMode.SAME_STEP, AutoresetMode.SAME_STEP))
+
+
+def test_a_reset_of_all_into_the_same_array_is_refused() -> None:
+    class Eager(Lanes):
+        seen = np.zeros((2, 1), np.float32)
+
+        def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+            del options
+            return super().reset(seed=seed)
+
+        def _seen(self) -> Any:
+            self.seen[:, 0] = self._t
+            return self.seen
+
+    with pytest.raises(CollectError, match="has reset environment 1 too"):
+        steps_of(lambda: Eager(AutoresetMode.DISABLED, AutoresetMode.DISABLED))

@@ -228,3 +228,48 @@ def test_a_cast_changes_nothing_or_says_so(values: Any, dtype: str) -> None:
     if before == after:
         assert not changed[0]
         assert not rounded[0]
+
+
+@pytest.mark.parametrize("reward", [2**53 + 1, np.int64(2**53 + 1), np.uint64(2**64 - 1), 10**400])
+@pytest.mark.parametrize("kind", OPEN)
+def test_whole_rewards_that_float64_would_change(kind: Callable[[Any], Any], reward: Any) -> None:
+    make = partial(Giving, BOX(np.float32), np.zeros(3, np.float32), np.zeros(3, np.float32), reward)
+    with kind(make) as collector, pytest.raises(CollectError, match=r"gave reward .*, in step 5 of environment 0"):
+        list(collector)
+
+
+class Flagging(Giving):
+    """Gives another flag in step 5."""
+
+    def __init__(self, flag: Any) -> None:
+        super().__init__(BOX(np.float32), np.zeros(3, np.float32), np.zeros(3, np.float32))
+        self._flag = flag
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward, terminated, self._flag if self._t == 5 else truncated, info
+
+
+@pytest.mark.parametrize("flag", [2, -1, 0.5, np.nan, None, "False", np.array([False, True])])
+@pytest.mark.parametrize("kind", OPEN)
+def test_flags_that_are_none(kind: Callable[[Any], Any], flag: Any) -> None:
+    expected = r"gave truncated .*, expected True or False, in step 5 of environment 0"
+    with kind(partial(Flagging, flag)) as collector, pytest.raises(CollectError, match=expected):
+        list(collector)
+
+
+@pytest.mark.parametrize("flag", [1, 1.0, np.int8(1), np.array([True])])
+@pytest.mark.parametrize("kind", OPEN)
+def test_flags_that_are_numbers(kind: Callable[[Any], Any], flag: Any) -> None:
+    with kind(partial(Flagging, flag)) as collector:
+        truncated = collector.next()["next", "truncated"].reshape(-1, 20)
+    assert truncated.nonzero()[:, 1].unique().tolist() == [4, 9, 14, 19]
+
+
+def test_what_is_said_of_an_environment_that_is_stepped_by_hand(caplog: Any) -> None:
+    make = partial(Giving, spaces.Box(-1, 1), np.full(1, 7, np.float32), np.zeros(1, np.float32), np.nan)
+    env = SerialEnv(2, make)
+    assert env.rollout(10)["next", "reward"].isnan().sum() == 2
+    said = ("observation: outside its space", "reward: NaN or infinite")
+    assert [sum(remark in message for message in caplog.messages) for remark in said] == [1, 1]
+    assert env._stand.remarks.counts == {said[0]: 20, said[1]: 2}
