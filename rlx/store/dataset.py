@@ -49,7 +49,11 @@ class Dataset:
     ``len(dataset)`` and indices count steps; iterating yields trajectories. ``dataset[i]``, ``dataset[i:j]`` and
     ``dataset[indices]`` (list, numpy or torch; negative; boolean mask) are TED TensorDicts of batch size [], [j - i]
     and [n], in the order asked for. Observations that the source did not record are zeros (see
-    ``trajectories.final_recorded``). ``observation`` and ``("next", "observation")`` may share memory.
+    ``trajectories.final_recorded``).
+
+    Of consecutive steps of one trajectory, as ``dataset[i:j]`` and ``trajectory(i)`` give them, ``observation`` and
+    ``("next", "observation")`` share memory: what changes one in place changes the other. ``read(index, copy=True)``
+    and ``trajectory(i, copy=True)`` give memory of its own to each key, as buffers and loaders do.
 
     Args:
         path: the dataset's directory, its id below ``$RLX_HOME``, or a URL: ``s3://``, ``gs://``, ``az://``,
@@ -258,11 +262,14 @@ class Dataset:
         actions = [int(action) for action in counts or ()]
         return max(actions) if actions and min(actions) >= 0 else None
 
-    def trajectory(self, number: int) -> "TensorDict":
+    def trajectory(self, number: int, *, copy: bool = False) -> "TensorDict":
         """Return the steps of a trajectory, a TED TensorDict [T].
+
+        ``observation`` and ``("next", "observation")`` share memory, unless ``copy`` is set.
 
         Args:
             number: the trajectory, in storage order; negative numbers count from the end.
+            copy: whether each key has memory of its own.
 
         Raises:
             IndexError: the dataset has no such trajectory.
@@ -277,7 +284,7 @@ class Dataset:
         if not -count <= place < count:
             raise IndexError(f"trajectory {place} is out of range for {count:,} trajectories")
         start = int(self.steps.start[place])
-        return self[start : start + int(table.length[place])]
+        return self.read(slice(start, start + int(table.length[place])), copy=copy)
 
     def __iter__(self) -> "Iterator[TensorDict]":
         """Yield the trajectories in storage order, each a TED TensorDict [T]."""
@@ -285,17 +292,37 @@ class Dataset:
             yield self.trajectory(number)
 
     def __getitem__(self, index: Any) -> "TensorDict":
+        return self.read(index)
+
+    def read(self, index: Any, *, copy: bool = False) -> "TensorDict":
+        """Return the steps at an index, as ``dataset[index]`` does.
+
+        Args:
+            index: a step, a slice, or a 1-d list, array or tensor of steps or of booleans.
+            copy: whether each key has memory of its own; otherwise ``observation`` and ``("next", "observation")`` of
+                consecutive steps of one trajectory share memory.
+
+        Raises:
+            IndexError: the dataset has no such step.
+
+        Example:
+            >>> steps = rlx.open("cartpole").read(slice(0, 8), copy=True)
+            >>> before = steps["next", "observation"].clone()
+            >>> _ = steps["observation"].zero_()
+            >>> bool((steps["next", "observation"] == before).all())
+            True
+        """
         from rlx.store.ted import read_ted  # torch takes seconds to import; blocks do without
 
         if isinstance(index, str) or (isinstance(index, tuple) and index and isinstance(index[0], str)):
             raise IndexError(f"index {index!r}: expected step numbers; dataset[:][{index!r}] is a key of all steps")
         if isinstance(index, slice) or not _is_integer(index):
-            return read_ted(self.steps, self.schema, normalize(index, len(self)))
+            return read_ted(self.steps, self.schema, normalize(index, len(self)), shared=not copy)
         return read_ted(self.steps, self.schema, normalize([operator.index(index)], len(self)))[0]
 
     def __getitems__(self, indices: list[int]) -> "list[TensorDict]":
         """Return one TensorDict per index; ``torch.utils.data.DataLoader`` reads a batch by this."""
-        return list(self[indices].unbind(0))
+        return list(self.read(indices, copy=True).unbind(0))
 
     def blocks(self, max_steps: int = 4096, *, trajectories: NDArray[np.int64] | None = None) -> Iterator[Block]:
         """Yield the steps in storage order, in blocks of at most ``max_steps``; verifies each shard first.

@@ -13,7 +13,7 @@ from rlx.errors import SchemaMismatchError
 from rlx.schema import SCALAR_COLUMNS, Role, Schema
 from rlx.store.array import Rows
 from rlx.store.codec import MIN_ROW_BYTES
-from rlx.store.step_reader import Places, StepReader
+from rlx.store.step_reader import Places, Stack, StepReader
 
 if TYPE_CHECKING:
     from tensordict import NonTensorStack, TensorDict
@@ -75,18 +75,24 @@ FLAGS = ("done", "terminated", "truncated")
 
 
 def read_ted(
-    reader: StepReader, schema: Schema, steps: NDArray[np.int64], stacks: Mapping[str, int] | None = None
+    reader: StepReader,
+    schema: Schema,
+    steps: NDArray[np.int64],
+    stacks: Mapping[str, Stack] | None = None,
+    *,
+    shared: bool = False,
 ) -> TensorDict:
     """Return the steps [n] as TED, in the order asked for; every field of the schema and
 
     ``("collector", "traj_ids")`` (int64 [n], the trajectory), ``index`` (int64 [n], the step), ``done`` (bool [n, 1],
     terminated or truncated). The flags at the root are those of the state before the action: False. Texts are
     non-tensor data. Observations named in ``stacks`` are stacks [n, k, ...], as ``StepReader.read_stacks`` gives them.
+    Every leaf has memory of its own, unless observations and next ones are ``shared``.
     """
     places = reader.locate(steps)
     root: dict[str, Rows] = {}
     after: dict[str, Rows] = {}
-    for name, (rows, then) in reader.read_all(places, stacks).items():
+    for name, (rows, then) in reader.read_all(places, stacks, shared=shared).items():
         if then is not None:
             root[name], after[name] = rows, then
         else:
@@ -162,7 +168,7 @@ class PlannedBatches:
         reader: StepReader,
         schema: Schema,
         steps: NDArray[np.int64],
-        stacks: Mapping[str, int] | None = None,
+        stacks: Mapping[str, Stack] | None = None,
         marks: Mapping[Path, Rows] | None = None,
     ) -> None:
         self._check_lengths = reader.check_lengths
@@ -170,7 +176,7 @@ class PlannedBatches:
         places = reader.locate(steps.reshape(-1))
         stacked = stacks or {}
         large = [name for name, field in schema.fields.items() if field.row_bytes >= MIN_ROW_BYTES or name in stacked]
-        self._read = [reader.planned(name, places, steps.shape, stacked.get(name, 0)) for name in large]
+        self._read = [reader.planned(name, places, steps.shape, stacked.get(name)) for name in large]
         rows = reader.read_all(places, names=[name for name in schema.fields if name not in large])
         small = _small(schema, places, rows, marks or {})
         alike: dict[Any, list[Path]] = {}

@@ -16,7 +16,7 @@ from rlx.buffer.storage.step_schema import TrajectoryKeys, nested
 from rlx.errors import SchemaMismatchError
 from rlx.schema import SCALAR_COLUMNS, Role
 from rlx.store.dataset import Dataset
-from rlx.store.step_reader import Places
+from rlx.store.step_reader import Places, Stack
 from rlx.store.ted import FLAGS, PlannedBatches, paths_of, read_ted, to_leaf
 from rlx.store.trajectories import Trajectories
 from rlx.transform.protocol import as_path
@@ -95,8 +95,8 @@ class DatasetStorage(Storage):
             return read_ted(self.dataset.steps, self.dataset.schema, rows)
         return self._some(rows, [as_path(key) for key in keys])
 
-    def get_stacked(self, rows: Rows, keys: Keys, k: int) -> TensorDictBase | None:
-        """Return the steps [n] at these rows with stacks [n, k, ...] of observations, now and next, which share memory.
+    def get_stacked(self, rows: Rows, keys: Keys, stack: Stack) -> TensorDictBase | None:
+        """Return the steps [n] at these rows with stacks [n, k, ...] of observations, now and next.
 
         None if a key is not an observation.
 
@@ -107,10 +107,14 @@ class DatasetStorage(Storage):
         names = ["/".join(as_path(key)) for key in keys]
         if not {*names} <= {*self.dataset.schema.names(Role.OBSERVATION)}:
             return None
-        return read_ted(self.dataset.steps, self.dataset.schema, rows, dict.fromkeys(names, k))
+        return read_ted(self.dataset.steps, self.dataset.schema, rows, dict.fromkeys(names, stack))
 
     def plan(
-        self, rows: Rows, keys: Keys = (), k: int = 1, marks: Mapping[Any, Column] | None = None
+        self,
+        rows: Rows,
+        keys: Keys = (),
+        stack: Stack | None = None,
+        marks: Mapping[Any, Column] | None = None,
     ) -> PlannedBatches | None:
         """Return batches of the steps at these rows [batches, *shape], located at once; observations may be stacked.
 
@@ -119,7 +123,7 @@ class DatasetStorage(Storage):
         Args:
             rows: [batches, *shape] rows.
             keys: the observations to be stacked.
-            k: observations per stack.
+            stack: how to stack them.
             marks: values to add, by TED key, as ``write_info`` does; each [steps, ...].
 
         Raises:
@@ -132,7 +136,8 @@ class DatasetStorage(Storage):
             return None
         _check(rows.reshape(-1), self.max_size)
         added = {as_path(key): values for key, values in (marks or {}).items()}
-        return PlannedBatches(self.dataset.steps, schema, rows, dict.fromkeys(names, k), added)
+        stacks = {} if stack is None else dict.fromkeys(names, stack)
+        return PlannedBatches(self.dataset.steps, schema, rows, stacks, added)
 
     def get_flags(self, rows: Rows, keys: Keys) -> dict[NestedKey, NDArray[np.bool_]]:
         """Return [n, 1] those of these flags that every step has, by key; "done" and its parts come from the table."""
@@ -163,7 +168,7 @@ class DatasetStorage(Storage):
         observe: Callable[[str], tuple[Column, Column]],
     ) -> Column:
         if path == ("index",):
-            return places.steps
+            return places.steps.copy()  # the caller keeps its rows
         if path == ("collector", "traj_ids"):
             return places.trajectory
         if path == ("next", "done"):

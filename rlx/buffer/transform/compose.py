@@ -19,6 +19,7 @@ from rlx.buffer.protocol import Keys, Rows, Storage
 from rlx.buffer.storage.step_schema import accelerator_of, leaves_of, padded, signed
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.errors import TransformError
+from rlx.store.step_reader import Stack
 from rlx.transform.protocol import Neighbours, NeighbourTransform, Pointwise, Reader, needs_neighbours
 
 Transform = Callable[[TensorDictBase], TensorDictBase] | NeighbourTransform
@@ -77,9 +78,9 @@ class StoredSteps(_Reader):
         both: Any = torch.cat([seen, self._storage.get(rows[fresh], keys)])  # torch knows no TensorDict
         return pick_steps(both, position)
 
-    def read_stacked(self, rows: Rows, keys: Keys, k: int) -> TensorDictBase | None:
-        """Return the steps [n] at these rows with stacks of k observations, if the storage makes them."""
-        return None if self._batch is not None else self._storage.get_stacked(rows, keys, k)
+    def read_stacked(self, rows: Rows, keys: Keys, stack: Stack) -> TensorDictBase | None:
+        """Return the steps [n] at these rows with stacks of observations, if the storage makes them."""
+        return None if self._batch is not None else self._storage.get_stacked(rows, keys, stack)
 
     def _places(self, rows: Rows) -> Rows:
         """Return [n] where each row is in the remembered batch; -1 where it is not."""
