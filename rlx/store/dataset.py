@@ -190,12 +190,15 @@ class Dataset:
         """Statistics by name, as ``rlx inspect --stats --json`` prints them; reads only the manifest.
 
         ``return``, ``length``, ``reward`` and the observations have ``min``, ``max``, ``mean`` and ``std``, which are
-        None without data. ``return`` and ``length`` are of whole episodes, ``trajectory_return`` and
-        ``trajectory_length`` of all trajectories. ``action`` has ``counts`` by action where actions are few integers.
+        None without data. Of a vector of 512 dimensions at most, and of a picture with channels, each is a list, of one
+        number for each dimension or channel (of a dataset that rlx 0.1.0 wrote: one number for all). Observations are
+        those that steps begin with; of a kilobyte or more, those of every sixteenth step. ``return`` and ``length`` are
+        of whole episodes, ``trajectory_return`` and ``trajectory_length`` of all trajectories. ``action`` has
+        ``counts`` by action where actions are few integers.
 
         Example:
-            >>> rlx.open("Pong/5").stats["reward"]["min"]
-            -1.0
+            >>> rlx.open("Pong/5").stats["reward"]["min"], len(rlx.open("cartpole").stats["observation"]["mean"])
+            (-1.0, 4)
         """
         return summary(self.shard_records)
 
