@@ -80,9 +80,9 @@ _NAMES, _attribute, _ = lazily(__name__)
 def __getattr__(name: str) -> Any:
     if name != "__version__":
         return _attribute(name)
-    from importlib.metadata import version  # a tenth of the time of ``rlx --help``
+    from rlx.distribution import version
 
-    return version("rlx")
+    return version()
 
 
 def __dir__() -> list[str]:

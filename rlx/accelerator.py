@@ -4,9 +4,12 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-import torch
+from rlx.errors import MissingExtraError, OptionError
 
-from rlx.errors import OptionError
+try:
+    import torch
+except ModuleNotFoundError as exc:
+    raise MissingExtraError.of("tensors need torch", "torch", "torch") from exc
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -14,11 +17,19 @@ T = TypeVar("T")
 
 def in_use() -> torch.device | None:
     """Return the accelerator that this process uses, without an index; asking one that nobody uses takes memory."""
-    here = torch.accelerator.current_accelerator()
+    try:
+        here = torch.accelerator.current_accelerator()
+    except RuntimeError:  # torch 2.6, where there is none
+        return None
     if here is None:
         return None
     is_initialized = getattr(torch.get_device_module(here), "is_initialized", torch.accelerator.is_available)
     return here if is_initialized() else None
+
+
+def available() -> torch.device | None:
+    """Return the accelerator of this machine, without an index; None if there is none that can be used."""
+    return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
 
 
 def device_named(device: torch.device | str) -> torch.device:

@@ -38,8 +38,10 @@ A bug stays a ``ValueError``, ``TypeError`` or ``IndexError`` and shows its trac
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Self
 
+from rlx import distribution
 from rlx.wording import without_secrets
 
 
@@ -193,18 +195,23 @@ class PartialError(RlxError):
 
 
 class MissingExtraError(RlxError, ImportError):
-    """An optional dependency is not installed."""
+    """An optional dependency is not installed, or too old."""
 
     @classmethod
-    def of(cls, need: str, extra: str) -> Self:
+    def of(cls, need: str, extra: str, module: str = "") -> Self:
         """Return the error for a need, and the extra of rlx that installs the package.
+
+        Args:
+            module: of the package; the error has its version if that is why it cannot be used.
 
         Example:
             >>> error = MissingExtraError.of("images need Pillow", "view")
             >>> str(error), error.hint
             ('images need Pillow, which is not installed', "pip install 'rlx[view]'")
         """
-        return cls(f"{need}, which is not installed", hint=f"pip install 'rlx[{extra}]'")
+        old = distribution.too_old(module, extra) if module else None
+        why = f"{need}, which is not installed" if old is None else f"{need} {old[1]} or newer, found {old[0]}"
+        return cls(why, hint=f"pip install '{distribution.name()}[{extra}]'")
 
 
 def imported(module: str, need: str, extra: str) -> Any:
@@ -216,7 +223,7 @@ def imported(module: str, need: str, extra: str) -> Any:
         extra: the extra of rlx that installs the package.
 
     Raises:
-        MissingExtraError: it is not installed.
+        MissingExtraError: it is not installed, or older than the extra allows.
 
     Example:
         >>> imported("absent_package", "images need Pillow", "view")
@@ -224,6 +231,21 @@ def imported(module: str, need: str, extra: str) -> Any:
         rlx.errors.MissingExtraError: images need Pillow, which is not installed
     """
     try:
-        return import_module(module)
+        found = import_module(module)
     except ImportError as exc:
-        raise MissingExtraError.of(need, extra) from exc
+        raise MissingExtraError.of(need, extra, module) from exc
+    if distribution.too_old(module, extra) is not None:
+        raise MissingExtraError.of(need, extra, module)
+    return found
+
+
+def check_installed(module: str, need: str, extra: str) -> None:
+    """Raise what ``imported`` does, without importing the module, which may take seconds.
+
+    Example:
+        >>> check_installed("absent_package", "images need Pillow", "view")
+        Traceback (most recent call last):
+        rlx.errors.MissingExtraError: images need Pillow, which is not installed
+    """
+    if find_spec(module.partition(".")[0]) is None or distribution.too_old(module, extra) is not None:
+        raise MissingExtraError.of(need, extra, module)

@@ -27,6 +27,7 @@ from rlx.errors import SchemaMismatchError
 from rlx.manifest_values import check_space
 
 # TED adds a trailing dimension of 1 to these; stores do not keep it.
+Key = str | tuple[Any, ...]
 SCALAR_COLUMNS = frozenset({"reward", "terminated", "truncated"})
 REQUIRED = MappingProxyType({"reward": "next", "terminated": "next", "truncated": "next"})
 RESERVED = frozenset({"collector", "done", "index", "next", "trajectories"})
@@ -268,7 +269,17 @@ def channel_axis(shape: Sequence[int]) -> int | None:
     return next((axis for axis in (2, 0) if shape[axis] <= _MAX_CHANNELS), None)
 
 
-def name_of(key: str | tuple[Any, ...]) -> str:
+def as_path(key: Key) -> tuple[str, ...]:
+    """Return a TED key, nested in any way, as a tuple of names.
+
+    Example:
+        >>> as_path("done"), as_path(("next", ("agents", "done")))
+        (('done',), ('next', 'agents', 'done'))
+    """
+    return (key,) if isinstance(key, str) else tuple(part for item in key for part in as_path(item))
+
+
+def name_of(key: Key) -> str:
     """Return the name of the field at a key of a TensorDict.
 
     Example:

@@ -78,8 +78,10 @@ def _device_states() -> dict[str, list[Any]]:
 
 
 def _set_device_states(state: Mapping[str, Any]) -> None:
+    from rlx.accelerator import available  # torch takes seconds
+
     torch: Any = sys.modules["torch"]
-    here = torch.accelerator.current_accelerator(check_available=True)
+    here = available()
     if here is None or here.type not in state:
         return
     module = torch.get_device_module(here)

@@ -6,9 +6,11 @@ Extras are included. A bound such as ">=3" is pinned as it is written, so it has
 """
 
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 PROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
@@ -18,7 +20,21 @@ def main() -> None:
     project = tomllib.loads(PROJECT.read_text())["project"]
     extras = project["optional-dependencies"].values()
     required = {*project["dependencies"], *(requirement for extra in extras for requirement in extra)}
-    print(*sorted(oldest(Requirement(requirement)) for requirement in required), sep="\n")
+    print(*oldest_together(Requirement(requirement) for requirement in required), sep="\n")
+
+
+def oldest_together(requirements: Iterable[Requirement]) -> list[str]:
+    """Return the constraints that allow only the oldest versions that fit all requirements, sorted by name.
+
+    Example:
+        >>> oldest_together(map(Requirement, ["gymnasium>=1.1", "av>=15", "gymnasium>=1.0"]))
+        ['av==15', 'gymnasium==1.1']
+    """
+    bounds: dict[str, Version] = {}
+    for constraint in map(oldest, requirements):
+        name, _, version = constraint.partition("==")
+        bounds[name] = max(bounds.get(name, Version("0")), Version(version))
+    return [f"{name}=={version}" for name, version in sorted(bounds.items())]
 
 
 def oldest(requirement: Requirement) -> str:

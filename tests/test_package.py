@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hatch_build import compile_kernel
+from scripts.core import write_project
 from tests.conftest import SAMPLE_RUN
 from tests.docs.pages import ROOT
 
@@ -95,3 +96,56 @@ def test_the_version_is_said_once() -> None:
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
     assert f'\n  version: "{version}"\n' in (ROOT / "packaging/conda/recipe.yaml").read_text()
     assert f"\n## {version} - " in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def without_torch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``bin`` of an environment with ``rlx-core``, and of the packages of this one all but PyTorch and tensordict."""
+    directory = tmp_path_factory.mktemp("core")
+    write_project(directory / "project")
+    venv.create(directory / "env", with_pip=False)
+    (site,) = (directory / "env").glob("lib/python*/site-packages")
+    for package in Path(sysconfig.get_path("purelib")).iterdir():
+        if not package.name.lower().startswith(("torch", "functorch", "tensordict", "rlx", "_rlx", "__pycache__")):
+            (site / package.name).symlink_to(package)
+    install = [sys.executable, "-m", "pip", "--python", str(directory / "env/bin/python"), "install"]
+    options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", str(directory / "project")]
+    subprocess.run([*install, *options], check=True, capture_output=True, env={**os.environ, "RLX_KERNEL": "0"})
+    return directory / "env/bin"
+
+
+_NEEDS_TORCH = """
+import rlx
+
+def refused(function):
+    try:
+        function()
+    except rlx.errors.MissingExtraError as exc:
+        return str(exc).endswith("which is not installed") and exc.hint == "pip install 'rlx-core[torch]'"
+
+assert refused(lambda: rlx.open("CartPole-v1")[0])
+assert refused(lambda: rlx.ReplayBuffer)
+assert refused(lambda: rlx.Collector)
+assert refused(lambda: rlx.loader)
+assert refused(lambda: rlx.sample("CartPole-v1"))
+assert refused(lambda: rlx.collect("CartPole-v1", steps=9, policy="weights.pt", output="refused"))
+assert sum(block.steps for block in rlx.open("CartPole-v1").blocks()) == 300
+assert rlx.open("CartPole-v1").num_actions == 2
+print(rlx.__version__)
+"""
+
+
+def test_rlx_core_does_without_torch_all_but_sampling_buffers_and_policies(without_torch: Path, tmp_path: Path) -> None:
+    _run(without_torch, tmp_path, "rlx", "collect", "CartPole-v1", "--steps", "300", "--quiet")
+    _run(without_torch, tmp_path, "rlx", "download", "Pong/5", "--source", str(SAMPLE_RUN), "--jobs", "1", "--quiet")
+    for words in (
+        "inspect Pong/5 --stats",
+        "verify Pong/5",
+        "convert Pong/5 pong.h5 --to d3rlpy",
+        "preprocess Pong/5 clipped --transform clip_reward",
+        "split CartPole-v1 --fractions 0.5,0.5 -o parts",
+        "view Pong/5 -o report.html",
+    ):
+        _run(without_torch, tmp_path, "rlx", *words.split(), "--quiet")
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert _run(without_torch, tmp_path, "python", "-c", _NEEDS_TORCH) == f"{version}\n"

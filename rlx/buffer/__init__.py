@@ -6,7 +6,11 @@ it expects of each.
 
 from typing import TYPE_CHECKING
 
+from rlx.errors import check_installed
 from rlx.lazy_imports import lazily
+
+for _module in ("torch", "tensordict"):
+    check_installed(_module, f"sampling needs {_module}", "torch")
 
 if TYPE_CHECKING:
     from rlx.buffer.batch import split_trajectories as split_trajectories
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     from rlx.buffer.sampler.steps import ConsumingSampler as ConsumingSampler
     from rlx.buffer.sampler.steps import RandomSampler as RandomSampler
     from rlx.buffer.sampler.steps import SamplerWithoutReplacement as SamplerWithoutReplacement
+    from rlx.buffer.sampler.streams import StreamSampler as StreamSampler
     from rlx.buffer.storage.compressed import CompressedStorage as CompressedStorage
     from rlx.buffer.storage.dataset import DatasetStorage as DatasetStorage
     from rlx.buffer.storage.lists import LazyStackStorage as LazyStackStorage

@@ -6,11 +6,12 @@ from functools import partial
 from typing import Any, TypeGuard, cast
 
 from rlx.buffer.prefetch import Draw
-from rlx.buffer.protocol import Rows, Sampler, Storage
+from rlx.buffer.protocol import Keys, Rows, Sampler, Storage
 from rlx.buffer.sampler.slices import SliceSampler
 from rlx.buffer.sampler.steps import RandomSampler
 from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.buffer.transform.batches import FrameStack
+from rlx.buffer.transform.compose import chosen_marks
 from rlx.errors import RlxError
 from rlx.store.ted import PlannedBatches
 
@@ -29,18 +30,23 @@ def is_planned(storage: Storage, around: Sequence[Any]) -> TypeGuard[DatasetStor
 
 
 def planned(
-    storage: Storage, around: Sequence[Any], rows: Rows, marks: Mapping[Any, Any] | None = None
+    storage: Storage,
+    around: Sequence[Any],
+    rows: Rows,
+    marks: Mapping[Any, Any] | None = None,
+    only: Keys | None = None,
 ) -> PlannedBatches | None:
     """Return batches of the steps at rows [batches, *shape] of a dataset; None if they must be read one by one.
 
     Args:
         around: transforms that need neighbours.
         marks: values to add to the batches, as ``DatasetStorage.plan`` takes them.
+        only: keys to read; all by default.
     """
     if not is_planned(storage, around):
         return None
     keys, stack = (around[0].keys, around[0].stack) if around else ((), None)
-    return storage.plan(rows, keys, stack, marks)
+    return storage.plan(rows, keys, stack, marks if only is None else chosen_marks(marks or {}, only), only)
 
 
 class DrawsAhead:
@@ -58,7 +64,9 @@ class DrawsAhead:
         self._next: tuple[Any, ...] = ()
         self._is_off = False
 
-    def take(self, sampler: Sampler, storage: Storage, around: Sequence[Any], size: int) -> Draw | None:
+    def take(
+        self, sampler: Sampler, storage: Storage, around: Sequence[Any], size: int, keys: Keys | None = None
+    ) -> Draw | None:
         """Return the next draw; None if the sampler must draw, as for the first of several."""
         if self._is_off or type(sampler) not in (RandomSampler, SliceSampler) or not storage.is_read_only:
             return None
@@ -71,7 +79,7 @@ class DrawsAhead:
         draw = next(self._waiting, None)
         if draw is None:
             with suppress(RlxError):  # which may concern a later draw: draws one by one raise it in time
-                self._waiting = _drawn(known, storage, around, size)
+                self._waiting = _drawn(known, storage, around, size, keys)
             draw = next(self._waiting, None)
             self._is_off = draw is None
         if draw is not None:
@@ -79,10 +87,12 @@ class DrawsAhead:
         return draw
 
 
-def _drawn(sampler: RandomSampler | SliceSampler, storage: Storage, around: Sequence[Any], size: int) -> Iterator[Draw]:
+def _drawn(
+    sampler: RandomSampler | SliceSampler, storage: Storage, around: Sequence[Any], size: int, keys: Keys | None
+) -> Iterator[Draw]:
     """Return the next draws; none where batches must be read one by one."""
     found = sampler.upcoming(storage, size, batches_at_once(size))
-    batches = None if found is None else planned(storage, around, *found)
+    batches = None if found is None else planned(storage, around, *found, keys)
     if found is None or batches is None:
         return iter(())
     rows, info = found

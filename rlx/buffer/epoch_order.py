@@ -3,16 +3,17 @@
 Any part of an epoch can be computed without the rest, so ranks, workers and a resumed run agree without talking.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.buffer.protocol import Rows, TrajectoryIndex
+from rlx.buffer.protocol import Rows, Storage
 from rlx.buffer.sampler.draws import permute, stream
+from rlx.buffer.sampler.slice_starts import MASK, Pad, Weighting, contexts
 from rlx.errors import OptionError, SamplingError, SliceTooLongError
 
 Shuffle = bool | Literal["blocks"]
@@ -24,7 +25,7 @@ _HALF = np.uint64(32)
 
 
 @lru_cache(maxsize=4096)
-def _derived(seed: int, *numbers: int) -> int:
+def derived(seed: int, *numbers: int) -> int:
     """Return a seed for one of several orders that must not resemble each other."""
     return int(np.random.SeedSequence([seed % 2**64, *numbers]).generate_state(1, np.uint64)[0])
 
@@ -37,6 +38,7 @@ class EpochOrder:
         shuffle: whether in random order. With "blocks", blocks of consecutive elements are in random order, and
             elements only within windows of several blocks.
         weights: share of each dataset in the samples; in proportion to its elements by default.
+        lanes: elements per batch, each of which is followed by the next element in the next batch; 0: none are.
     """
 
     counts: tuple[int, ...]
@@ -46,6 +48,7 @@ class EpochOrder:
     weights: tuple[float, ...] | None = None
     block: int = 256
     window: int = 16_384
+    lanes: int = 0
 
     def __post_init__(self) -> None:
         if not self.total:
@@ -109,6 +112,9 @@ class EpochOrder:
     def elements(self, epoch: int, start: int, stop: int) -> Rows:
         """Return [stop - start] the elements that are samples ``start`` to ``stop`` of an epoch."""
         samples = np.arange(start, stop, dtype=np.int64)
+        if self.lanes:
+            batch, lane = np.divmod(samples, self.lanes)
+            return lane * (self.total // self.lanes) + batch
         if self.replacement:
             return self._drawn(epoch, start, stop)
         if self.weights is not None:
@@ -151,7 +157,7 @@ class EpochOrder:
             return place
         for number, turn in sorted({*zip(part.tolist(), cycle.tolist(), strict=True)}):
             at = np.flatnonzero((part == number) & (cycle == turn))
-            place[at] = permute(place[at], self.counts[number], _derived(self.seed, 2, number, turn), epoch)
+            place[at] = permute(place[at], self.counts[number], derived(self.seed, 2, number, turn), epoch)
         return place
 
     def _in_blocks(self, epoch: int, samples: Rows) -> Rows:
@@ -162,7 +168,7 @@ class EpochOrder:
             first = number * self.window
             at = np.flatnonzero(window == number)
             size = min(self.window, self.total - first)
-            places[at] = first + permute(samples[at] - first, size, _derived(self.seed, 3, number), epoch)
+            places[at] = first + permute(samples[at] - first, size, derived(self.seed, 3, number), epoch)
         block = ends.searchsorted(places, side="right")
         elements: Rows = order[block] * self.block + places - np.concatenate([[0], ends])[block]
         return elements
@@ -173,7 +179,7 @@ def _round(order: EpochOrder, epoch: int, number: int) -> tuple[Rows, Rows]:
     """Return, of each sample of a round, its dataset, and how many samples of that dataset came before it."""
     assert order.weights is not None
     quota = _quotas(order.weights, _ROUND)
-    shuffled = permute(np.arange(_ROUND), _ROUND, _derived(order.seed, 1, number), epoch)
+    shuffled = permute(np.arange(_ROUND), _ROUND, derived(order.seed, 1, number), epoch)
     part = np.cumsum(quota).searchsorted(shuffled, side="right")
     draw = np.empty_like(part)
     draw[np.argsort(part, kind="stable")] = np.concatenate([number * n + np.arange(n) for n in quota.tolist()])
@@ -184,7 +190,7 @@ def _round(order: EpochOrder, epoch: int, number: int) -> tuple[Rows, Rows]:
 def _blocks(order: EpochOrder, epoch: int) -> tuple[Rows, Rows]:
     """Return [blocks] the blocks in the order of an epoch, and [blocks] where each ends."""
     count = -(-order.total // order.block)
-    blocks = permute(np.arange(count), count, _derived(order.seed, 4), epoch)
+    blocks = permute(np.arange(count), count, derived(order.seed, 4), epoch)
     sizes = np.where(blocks == count - 1, order.total - (count - 1) * order.block, order.block)
     return blocks, np.cumsum(sizes)
 
@@ -204,6 +210,21 @@ def _quotas(weights: Sequence[float], total: int) -> Rows:
     return quotas
 
 
+class Elements(Protocol):
+    """The slices of the epochs of one source.
+
+    Attributes:
+        count: slices per epoch.
+        left_out: trajectories that are too short.
+    """
+
+    count: int
+    left_out: int
+
+    def cut(self, elements: Rows, epoch: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
+        """Return [n, steps] the rows of slices, and values to add to their steps, by TED key, each [n * steps, ...]."""
+
+
 class SliceElements:
     """The slices of an epoch: every trajectory is cut into slices, in every epoch from another offset.
 
@@ -212,36 +233,58 @@ class SliceElements:
     Args:
         replacement: whether elements are starts.
         shuffle: whether offsets are random; otherwise slices begin with their trajectories.
+        pad: whether any step may be the first of a slice ("right"), or the last one ("left"), and elements are steps.
+        weighting: "step": elements are starts. "trajectory": one slice of every trajectory, in every epoch another.
     """
 
-    def __init__(self, index: TrajectoryIndex, steps: int, seed: int, *, replacement: bool, shuffle: bool) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        steps: int,
+        seed: int,
+        *,
+        replacement: bool,
+        shuffle: bool,
+        pad: Pad | None = None,
+        weighting: Weighting | None = None,
+    ) -> None:
+        index = storage.index()
         first, length = index.trajectories()
-        fits = length >= steps
+        shortest = 1 if pad else steps
+        fits = length >= shortest
         if len(length) and not fits.any():
             raise SliceTooLongError(
                 f"slices of {steps} steps asked for, the longest of {len(length)} trajectories has {length.max()}",
                 hint="request shorter slices",
             )
         self.left_out = int((~fits).sum())
-        self._index, self._steps, self._seed, self._shuffle = index, steps, seed, shuffle and not replacement
-        self._first, self._length = first[fits], length[fits]
-        self._stride = 1 if replacement else steps
-        per_trajectory = (self._length - steps) // self._stride + 1
-        self._spare = self._length - steps - (per_trajectory - 1) * self._stride
+        self._index, self._steps, self._seed, self._pad = index, steps, seed, pad
+        self._shuffle = shuffle and not replacement
+        self._first = first[fits]
+        starts = length[fits] - shortest + 1
+        self._stride = 1 if replacement or pad or weighting else steps
+        per_trajectory = np.ones_like(starts) if weighting == "trajectory" else (starts - 1) // self._stride + 1
+        self._spare = starts - 1 - (per_trajectory - 1) * self._stride
         self._ends = np.cumsum(per_trajectory)
         self._begins = self._ends - per_trajectory
         self.count = int(self._ends[-1]) if len(self._ends) else 0
 
-    def rows(self, elements: Rows, epoch: int) -> Rows:
-        """Return [n, steps] the rows of slices."""
+    def cut(self, elements: Rows, epoch: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
+        """Return [n, steps] the rows of slices, and values to add to their steps, by TED key, each [n * steps]."""
         trajectory = self._ends.searchsorted(elements, side="right")
         start = (elements - self._begins[trajectory]) * self._stride
         if self._shuffle:
             start = start + self._offsets(trajectory, epoch)
-        return self._index.follow(self._index.after(self._first[trajectory], start), self._steps)
+        elif self._pad == "left":
+            start = start + self._spare[trajectory]  # ends with its trajectory, if this has one slice
+        rows = self._index.after(self._first[trajectory], start)
+        if self._pad is None:
+            return self._index.follow(rows, self._steps), {}
+        rows, is_real = contexts(self._index, rows, self._steps, self._pad)
+        return rows, {MASK: is_real.reshape(-1)}
 
     def _offsets(self, trajectory: Rows, epoch: int) -> Rows:
-        mixed = (trajectory.astype(np.uint64) ^ np.uint64(_derived(self._seed, 5, epoch))) * _ODD
+        mixed = (trajectory.astype(np.uint64) ^ np.uint64(derived(self._seed, 5, epoch))) * _ODD
         mixed = (mixed ^ (mixed >> _HALF)) * _MIX
         offsets: Rows = ((mixed >> _HALF) % (self._spare[trajectory] + 1).astype(np.uint64)).astype(np.int64)
         return offsets

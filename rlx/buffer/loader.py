@@ -8,20 +8,22 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, Self, cast
+from typing import Any, Self, cast, get_args
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 from torch.utils.data import IterableDataset, get_worker_info
 
 from rlx.accelerator import device_named
 from rlx.buffer.batched_draws import batches_at_once
-from rlx.buffer.epoch_order import EpochOrder, Shuffle
+from rlx.buffer.epoch_order import Elements, EpochOrder, Shuffle, SliceElements
+from rlx.buffer.epoch_streams import StreamElements
 from rlx.buffer.loader_position import LoaderPosition
 from rlx.buffer.loader_reading import Copies, LoaderSource, Part, Windows, joined, made_ahead
 from rlx.buffer.protocol import Rows
-from rlx.buffer.transform.compose import Compose, Transform, applied, split
+from rlx.buffer.sampler.slice_starts import Pad, Weighting
+from rlx.buffer.transform.compose import Compose, Transform, applied, checked_keys, split
 from rlx.errors import OptionError, SamplingError
 from rlx.fork import ThisProcessOnly
 from rlx.numbers import check_real, check_whole
@@ -45,8 +47,23 @@ class Loader(IterableDataset[TensorDictBase]):
         batch_size: steps per batch, over all ranks.
         slice_len: steps per slice; batches are then [slices, slice_len]. Every epoch cuts each trajectory into slices
             from another offset; trajectories shorter than a slice are left out, and counted in ``left_out``.
+        pad: "right": any step may be the first of a slice, which is padded with its trajectory's last step. "left": any
+            step may be the last, and a slice is padded with its trajectory's first step. ``("collector", "mask")``
+            (bool [slices, slice_len]) marks the real steps. An epoch has one slice of every step.
+        weighting: "step": an epoch has one slice of every step where one may start. "trajectory": it has one slice of
+            every trajectory, in every epoch another.
+        stream: whether slices run on into another trajectory: an epoch is all trajectories one after the other, in
+            random order, cut into slices. ``is_init`` (bool [slices, slice_len, 1]) is True at the first step of a
+            slice, and wherever another trajectory begins. Where the step before it is neither truncated nor done, it is
+            flagged as both, and ``("collector", "slice_end")`` is True there.
+        carry: whether the slices of a batch continue those of the batch before, in the same order, so that a recurrent
+            state may be carried over; ``is_init`` is then True only where another trajectory begins, and in the first
+            batch of an epoch. Batches that are left over are dropped.
         transform: a callable, or one of ``rlx.buffer.transform``, such as ``FrameStack(4)``, ``NStep(3)`` or
             ``Compose``.
+        keys: keys of batches, each a leaf or a group such as ``"next"``, among the stored ones and those that
+            transforms which need neighbours add; all by default. Others are not read, decoded, copied or stacked. The
+            other transforms see these keys only.
         weights: share of each source in the samples; in proportion to their sizes by default. Sources are mixed at
             random; without replacement, a source starts over when it is exhausted.
         replacement: whether samples are drawn independently of each other. Slices may then start at any step.
@@ -87,7 +104,12 @@ class Loader(IterableDataset[TensorDictBase]):
         batch_size: int,
         *,
         slice_len: int | None = None,
+        pad: Pad | None = None,
+        weighting: Weighting | None = None,
+        stream: bool = False,
+        carry: bool = False,
         transform: Transform | None = None,
+        keys: Sequence[NestedKey] | None = None,
         weights: Sequence[float] | None = None,
         replacement: bool = False,
         shuffle: Shuffle = True,
@@ -121,14 +143,23 @@ class Loader(IterableDataset[TensorDictBase]):
             raise OptionError("shuffle=False excludes replacement, which draws at random")
         if shuffle not in (True, False, "blocks"):
             raise OptionError(f"shuffle {shuffle!r}: expected True, False or 'blocks'")
+        _check_cutting(slice_len, pad, weighting, replacement=replacement, stream=stream, carry=carry)
+        if carry and (replacement or weights is not None or shuffle == "blocks" or not drop_last):
+            raise OptionError("carry excludes replacement, weights, shuffle='blocks' and drop_last=False")
         transforms = [] if transform is None else Compose(transform).transforms
         around, self._transforms = split(transforms)
         sources = cast("list[LoaderSource]", list(data) if isinstance(data, list | tuple) else [data])
         if not sources:
             raise OptionError("data: expected at least one dataset or buffer")
-        self._parts = [
-            Part(source, around, slice_len, seed, replacement=replacement, shuffle=bool(shuffle)) for source in sources
-        ]
+        slices_of: Callable[..., Elements] | None = None
+        if stream:  # blocks are of consecutive steps only where trajectories are in order
+            slices_of = partial(StreamElements, shuffle=shuffle is True, carry=carry)
+        elif slice_len is not None:
+            slices_of = partial(SliceElements, shuffle=bool(shuffle), pad=pad, weighting=weighting)
+        if slices_of is not None:
+            slices_of = partial(slices_of, steps=slice_len, seed=seed, replacement=replacement)
+        self._parts = [Part(source, around, slices_of, checked_keys(keys)) for source in sources]
+        self._cutting = {"pad": pad, "weighting": weighting, "stream": stream, "carry": carry}
         self._slice_len, self._elements = slice_len, batch_size // length
         steps = min(part.window for part in self._parts) if window is None else window
         window_elements = max(steps // batch_size, 1) * self._elements
@@ -140,6 +171,7 @@ class Loader(IterableDataset[TensorDictBase]):
             None if weights is None else _checked_weights(weights),
             max(block // length, 1),
             window_elements,
+            self._elements if carry else 0,
         )
         self._at_once = batches_at_once(batch_size)
         self._drop_last, self._asked = drop_last, batches
@@ -218,6 +250,7 @@ class Loader(IterableDataset[TensorDictBase]):
             "checksums": [part.checksum for part in self._parts],
             "elements_per_batch": self._elements,
             "slice_len": self._slice_len,
+            **self._cutting,
             "shuffle": order.shuffle,
             "replacement": order.replacement,
             "weights": None if order.weights is None else list(order.weights),
@@ -299,9 +332,10 @@ class Loader(IterableDataset[TensorDictBase]):
         def read(number: int) -> TensorDictBase:
             group = self._group(number, numbers)
             planned = plan(group)
-            return self._finished(
-                planned.read(group.index(number)) if planned else self._steps(self._mine(epoch, number), epoch)
-            )
+            steps = planned.read(group.index(number)) if planned else self._steps(self._mine(epoch, number), epoch)
+            if self._order.lanes and not number:
+                steps.get("is_init")[:, 0] = True  # what the epoch before ended with goes on nowhere
+            return self._finished(steps)
 
         plan = lru_cache(maxsize=self._threads + 1)(partial(self._plan, epoch))
         windows = None
@@ -405,6 +439,23 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if rank is None or world_size is None or not 0 <= rank < world_size:
         raise OptionError(f"rank {rank} of {world_size}: expected both, and 0 <= rank < world_size")
     return rank, world_size
+
+
+def _check_cutting(
+    slice_len: int | None, pad: Any, weighting: Any, *, replacement: bool, stream: bool, carry: bool
+) -> None:
+    """Raise OptionError for values and conflicts of the arguments about slices."""
+    for name, value, known in (("pad", pad, get_args(Pad)), ("weighting", weighting, get_args(Weighting))):
+        if value not in (None, *known):
+            raise OptionError(f"{name} {value!r}: expected {' or '.join(map(repr, known))}")
+    if slice_len is None and (pad or weighting or stream):
+        raise OptionError("pad, weighting and stream require slice_len")
+    if stream and (pad or weighting):
+        raise OptionError("stream excludes pad and weighting")
+    if carry and not stream:
+        raise OptionError("carry requires stream=True")
+    if replacement and weighting == "trajectory":
+        raise OptionError("weighting='trajectory' excludes replacement", hint="SliceSampler of a ReplayBuffer has both")
 
 
 def _checked_weights(weights: Any) -> tuple[float, ...]:

@@ -4,7 +4,7 @@ import atexit
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -13,18 +13,19 @@ from zlib import crc32
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
-from rlx.accelerator import present
-from rlx.buffer.batch import pinned
+from rlx.accelerator import available, present
+from rlx.buffer.batch import pinned, write_info
 from rlx.buffer.batched_draws import is_planned, planned
-from rlx.buffer.epoch_order import EpochOrder, SliceElements
+from rlx.buffer.epoch_order import Elements, EpochOrder
 from rlx.buffer.prefetch import Task
-from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex
+from rlx.buffer.protocol import Keys, Rows, Storage
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.storage.dataset import DatasetStorage, as_storage
 from rlx.buffer.storage.step_schema import leaves_of
-from rlx.buffer.transform.compose import pick_steps, reader
+from rlx.buffer.transform.compose import chosen_marks, pick_steps, read_steps
 from rlx.errors import OptionError, SchemaMismatchError, TransformError
 from rlx.fork import on_fork
 from rlx.store.dataset import Dataset, cast_hint
@@ -43,14 +44,11 @@ class Part:
         self,
         source: LoaderSource,
         around: Sequence[Any],
-        slice_len: int | None,
-        seed: int,
-        *,
-        replacement: bool,
-        shuffle: bool,
+        slices_of: Callable[[Storage], Elements] | None,
+        keys: Keys | None,
     ) -> None:
         self._buffer = source if isinstance(source, ReplayBuffer) else None
-        self._around = around
+        self._around, self._keys = around, keys
         if isinstance(source, ReplayBuffer):
             if around:
                 raise OptionError("transform: one that needs neighbours belongs to the buffer, not to its loader")
@@ -59,11 +57,7 @@ class Part:
             self.storage = DatasetStorage(source)
         else:
             self.storage = as_storage(cast("Any", source))
-        self._slices_of: Callable[[TrajectoryIndex], SliceElements] | None = (
-            None
-            if slice_len is None
-            else partial(SliceElements, steps=slice_len, seed=seed, replacement=replacement, shuffle=shuffle)
-        )
+        self._slices_of = slices_of
         self._generation = -1
         self.renew()
         self._ahead: ReadAhead | None = None
@@ -72,11 +66,10 @@ class Part:
         """Count the elements, which writes to a buffer change."""
         if self._buffer is not None:
             self.storage = self._buffer.storage
-        index = None if self._slices_of is None else self.storage.index()
-        generation = len(self.storage) if index is None else index.generation
+        generation = len(self.storage) if self._slices_of is None else self.storage.index().generation
         if generation == self._generation:
             return
-        self.slices = None if self._slices_of is None or index is None else self._slices_of(index)
+        self.slices = None if self._slices_of is None else self._slices_of(self.storage)
         self.count = len(self.storage) if self.slices is None else self.slices.count
         self.left_out = 0 if self.slices is None else self.slices.left_out
         self._generation = generation
@@ -111,10 +104,11 @@ class Part:
 
     def hold(self, elements: Rows, epoch: int) -> list[Held]:
         """Fetch the steps of elements; return their holder, or None."""
-        return [] if self._ahead is None else [self._ahead.hold(self._rows(elements, epoch).reshape(-1))]
+        return [] if self._ahead is None else [self._ahead.hold(self._cut(elements, epoch)[0].reshape(-1))]
 
-    def _rows(self, elements: Rows, epoch: int) -> Rows:
-        return self.storage.row_at(elements) if self.slices is None else self.slices.rows(elements, epoch)
+    def _cut(self, elements: Rows, epoch: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
+        """Return the rows of elements, [n] or [n, slice_len], and values to add to their steps."""
+        return (self.storage.row_at(elements), {}) if self.slices is None else self.slices.cut(elements, epoch)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__ | {"_ahead": None}
@@ -130,18 +124,18 @@ class Part:
         if self._buffer is not None or not is_planned(self.storage, self._around):
             return None
         elements = choose()
-        rows = self._rows(elements.reshape(-1), epoch)
-        return planned(self.storage, self._around, rows.reshape(*elements.shape, *rows.shape[1:]))
+        rows, marks = self._cut(elements.reshape(-1), epoch)
+        shaped = rows.reshape(*elements.shape, *rows.shape[1:])
+        return planned(self.storage, self._around, shaped, marks, self._keys)
 
     def read(self, elements: Rows, epoch: int) -> TensorDictBase:
         """Return steps [n], or slices [n, slice_len]."""
-        rows = self._rows(elements, epoch)
+        rows, marks = self._cut(elements, epoch)
         if self._buffer is not None:
-            steps: TensorDictBase = self._buffer[rows.reshape(-1)]
-        elif self._around:
-            steps = reader(self.storage, self._around, self.storage.index).read(rows.reshape(-1))
+            steps: TensorDictBase = self._buffer.get(rows.reshape(-1), self._keys)
         else:
-            steps = self.storage.get(rows.reshape(-1))
+            steps = read_steps(self.storage, self._around, self.storage.index, rows.reshape(-1), self._keys)
+        write_info(steps, marks if self._keys is None else chosen_marks(marks, self._keys))
         return steps if rows.ndim == 1 else steps.reshape(*rows.shape)
 
 
@@ -270,7 +264,7 @@ class Copies:
 
     def __init__(self, device: torch.device) -> None:
         self._device = present(device)
-        here = torch.accelerator.current_accelerator(check_available=True)
+        here = available()
         # That of Apple has one stream for all, and no pinned memory apart from its own.
         has_streams = here is not None and here.type == device.type != "mps"
         self._stream = torch.Stream(self._device) if has_streams else None

@@ -113,6 +113,16 @@ class Storage(Protocol):
     def has(self, key: NestedKey) -> bool:
         """Return whether every step has this TED leaf; false before the first write."""
 
+    def has_below(self, key: NestedKey) -> bool:
+        """Return whether every step has this TED leaf, or one below it."""
+        if self.has(key):
+            return True
+        try:
+            self.get(self.row_at(np.zeros(min(len(self), 1), np.int64)), [key])
+        except KeyError:
+            return False
+        return True
+
     def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
         """Return the steps [n] at these rows, in the order asked for; a copy, never a view. Threads may call it at
         once.
@@ -130,7 +140,13 @@ class Storage(Protocol):
         """Return the steps [n] at these rows as a checkpoint keeps them, texts as the numbers of ``state_dict``."""
         return self.get(rows)
 
-    def get_stacked(self, rows: Rows, keys: Keys, stack: Stack) -> TensorDictBase | None:  # noqa: ARG002
+    def get_stacked(
+        self,
+        rows: Rows,  # noqa: ARG002
+        keys: Keys,  # noqa: ARG002
+        stack: Stack,  # noqa: ARG002
+        only: Keys | None = None,  # noqa: ARG002
+    ) -> TensorDictBase | None:
         """Return the steps [n] at these rows with stacks [n, k, ...] of observations, now and next.
 
         None if the storage has no faster way than reading the steps before each. Both have memory of their own.
@@ -139,6 +155,7 @@ class Storage(Protocol):
             rows: [n] rows.
             keys: the observations to be stacked.
             stack: observations per stack, and what stands for those before the first of an episode.
+            only: TED keys to read, each a leaf or a group; all by default.
         """
         return None
 

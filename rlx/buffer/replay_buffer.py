@@ -45,7 +45,16 @@ from rlx.buffer.storage.lists import ListStorage
 from rlx.buffer.storage.ring import RingStorage
 from rlx.buffer.storage.step_schema import accelerator_of, nested
 from rlx.buffer.transform.batches import ToDevice
-from rlx.buffer.transform.compose import Compose, Inverted, Transform, applied, reader, split
+from rlx.buffer.transform.compose import (
+    Compose,
+    Inverted,
+    Transform,
+    applied,
+    checked_keys,
+    chosen_marks,
+    read_steps,
+    split,
+)
 from rlx.buffer.writer import RoundRobinWriter
 from rlx.errors import OptionError, SchemaMismatchError
 from rlx.files.urls import check_path
@@ -69,6 +78,7 @@ class BatchOptions(TypedDict, total=False):
     collate_fn: Collate | None
     dim_extend: int | None
     observation_keys: Sequence[NestedKey]
+    keys: Sequence[NestedKey] | None
 
 
 class BufferOptions(BatchOptions, total=False):
@@ -100,6 +110,9 @@ class ReplayBuffer(Preprocessing):
         dim_extend: time dimension of written data; the last of ``storage.ndim`` by default.
         observation_keys: keys of observations, beside ``observation`` and ``pixels``. Where several sources may bring
             one trajectory id, or steps have no ids, observations say which steps follow each other.
+        keys: keys of batches, each a leaf or a group such as ``"next"``, among the stored ones and those that
+            transforms which need neighbours add; all by default. Others are not read, decoded, copied or stacked. The
+            other transforms see these keys only. What a sampler adds comes beside them, but for flags under ``next``.
 
     Raises:
         TypeError: ``storage``, ``sampler`` or ``writer`` is not one, or ``generator`` cannot seed the sampler.
@@ -129,6 +142,7 @@ class ReplayBuffer(Preprocessing):
         generator: torch.Generator | None = None,
         dim_extend: int | None = None,
         observation_keys: Sequence[NestedKey] = (),
+        keys: Sequence[NestedKey] | None = None,
     ) -> None:
         if batch_size is not None:
             self._size(batch_size)
@@ -146,6 +160,7 @@ class ReplayBuffer(Preprocessing):
         check_kind("writer", self._writer, Writer)
         self._transform = Compose() if transform is None else Compose(transform)
         self._batch_size = batch_size
+        self._keys = checked_keys(keys)
         self._collate = collate_fn
         self._pin_memory = pin_memory and torch.accelerator.is_available()
         self._dim_extend = dim_extend
@@ -453,7 +468,7 @@ class ReplayBuffer(Preprocessing):
             if self._left and self._batch_size in (None, size):
                 return self._left.popleft()
             around, _ = split(self._transform.transforms)
-            if (draw := self._ahead.take(self._sampler, self._storage, around, size)) is not None:
+            if (draw := self._ahead.take(self._sampler, self._storage, around, size, self._keys)) is not None:
                 return draw
             rows, info = self._sampler.sample(self._storage, size)
             says_of_steps = self._sampler.draws_slices or any(isinstance(key, tuple) for key in info)
@@ -466,14 +481,15 @@ class ReplayBuffer(Preprocessing):
         storage = self._storage
         if PRIORITY_WEIGHT in draw.info or self._tracks_generations:
             draw.generation = storage.generations_of(draw.rows)
+        added = self._marks(draw) if self._keys is None else chosen_marks(self._marks(draw), self._keys)
         if not around and storage.takes_leaves and not (plain := cast("RingStorage", storage)).row_shape:
-            leaves = dict(plain.get_leaves(draw.rows))
-            leaves.update(marks(self._marks(draw), accelerator_of(leaves), leaves.get))
+            leaves = dict(plain.get_leaves(draw.rows, self._keys))
+            leaves.update(marks(added, accelerator_of(leaves), leaves.get))
             if self._form is not None and self._form.name == "dict" and self._gives_leaves(rest):
                 return self._form.tree(leaves)
             return TensorDict(nested(leaves), [len(draw.rows)], device=accelerator_of(leaves))
-        steps = reader(storage, around, self._index).read(draw.rows) if around else storage.get(draw.rows)
-        write_info(steps, self._marks(draw))
+        steps = read_steps(storage, around, self._index, draw.rows, self._keys)
+        write_info(steps, added)
         return steps
 
     def _gives_leaves(self, transforms: Sequence[Any]) -> bool:
@@ -535,11 +551,30 @@ class ReplayBuffer(Preprocessing):
             KeyError: no such key.
         """
         if isinstance(index, str) or (isinstance(index, tuple) and index and isinstance(index[0], str)):
-            return self[:][index]
+            return self.get(slice(None), [index])[index]
+        return self.get(index)
+
+    def get(self, index: Any, keys: Sequence[NestedKey] | None = None) -> Any:
+        """Return the steps at rows, transformed, with these keys only.
+
+        Args:
+            index: rows, as ``buffer[index]`` takes them.
+            keys: keys, as the buffer's; by default those of the buffer.
+
+        Raises:
+            IndexError: no such row.
+            KeyError: no such key.
+
+        Example:
+            >>> buffer = rlx.ReplayBuffer(storage=rlx.open("cartpole"))
+            >>> sorted(buffer.get([3, 1], ["observation", "action"]).keys())
+            ['action', 'observation']
+        """
+        chosen = self._keys if keys is None else checked_keys(keys)
         with self._lock.read():
             rows = rows_of(index, self._storage)
             around, rest = split(self._transform.transforms)
-            steps = reader(self._storage, around, self._index).read(rows.reshape(-1))
+            steps = read_steps(self._storage, around, self._index, rows.reshape(-1), chosen)
         steps = applied(rest, steps)
         shaped = steps if rows.ndim == 1 else steps.reshape(*rows.shape, *steps.batch_size[1:])
         return shaped if self._form is None else self._form.back(shaped)

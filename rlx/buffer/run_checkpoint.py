@@ -35,7 +35,7 @@ from rlx.files.checksum import pieces_of
 from rlx.files.disk import disk_errors
 from rlx.files.sealed import CHECKED, read_sealed, sealed
 from rlx.files.urls import check_path
-from rlx.numbers import check_whole
+from rlx.numbers import check_flag, check_whole
 from rlx.seeding import generator_state, set_generator_state
 
 logger = logging.getLogger(__name__)
@@ -59,6 +59,8 @@ class Checkpoint(Closing):
         path: directory of the checkpoint; it is created if it does not exist.
         parts: replay buffers, collectors, loaders, modules, optimizers, schedulers and random generators, by name;
             or anything with ``state_dict`` and ``load_state_dict``.
+        trust: whether attributes of environments that are neither numbers, texts, arrays nor generators are pickled,
+            and unpickled: restoring runs code of whoever wrote the checkpoint.
 
     Attributes:
         values: the values that the restored ``save`` was given.
@@ -85,13 +87,15 @@ class Checkpoint(Closing):
         (100, {'best': 9.5}, 100)
     """
 
-    def __init__(self, path: str | os.PathLike[str], /, **parts: Any) -> None:
+    def __init__(self, path: str | os.PathLike[str], /, *, trust: Any = False, **parts: Any) -> None:
+        # Not ``bool``: ``**parts`` of a typed dict would not fit it.
+        is_trusted = check_flag("trust", trust)
         self.path = Path(check_path("path", path, "a directory"))
         self.values: dict[str, Any] = {}
         self.new_episodes: dict[str, str] = {}
         if self.path.exists() and not (self.path / _MANIFEST).is_file() and not _is_unused(self.path):
             raise DatasetExistsError(f"{self.path} exists and is not a checkpoint", hint="choose another path")
-        self._parts = {name: _part(name, part) for name, part in parts.items()}
+        self._parts = {name: _part(name, part, is_trusted) for name, part in parts.items()}
         self._collectors = {name: part for name, part in parts.items() if _is_collector(part)}
         self._is_closed = False
         self._writer: threading.Thread | None = None
@@ -278,7 +282,7 @@ def _is_collector(part: Any) -> bool:
     return hasattr(part, "hidden_state") and not isinstance(part, torch.nn.Module)
 
 
-def _part(name: str, part: Any) -> _Part:
+def _part(name: str, part: Any, trust: bool) -> _Part:
     if isinstance(part, torch.Generator):
         return part.get_state, part.set_state
     if isinstance(part, np.random.Generator):
@@ -287,7 +291,7 @@ def _part(name: str, part: Any) -> _Part:
     if isinstance(part, random.Random):
         return part.getstate, part.setstate
     if _is_collector(part):
-        return partial(part.state_dict, environments=True), part.load_state_dict
+        return partial(part.state_dict, environments=True, trust=trust), partial(part.load_state_dict, trust=trust)
     if hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
         return part.state_dict, part.load_state_dict
     raise TypeError(f"{name}: expected something with state_dict and load_state_dict, found {type(part).__name__}")

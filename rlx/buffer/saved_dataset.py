@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from rlx.buffer.index.continuity import Path as LeafPath
 from rlx.buffer.index.continuity import observed
 from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex
 from rlx.buffer.storage.step_schema import parted
+from rlx.distribution import version
 from rlx.errors import DatasetExistsError, SchemaMismatchError
 from rlx.files.disk import is_there
 from rlx.manifest import FILE_NAME, Manifest, ShardRecord
@@ -65,7 +65,7 @@ def save_dataset(storage: Storage, index: TrajectoryIndex, path: Path, saving: S
     fields = _fields(columns, _observations(storage, index, columns))
     notes = {"renamed": fields.renamed} if fields.renamed else {}
     shards = _shards(index)
-    made = {"command": "ReplayBuffer.save_dataset", "rlx": version("rlx"), "parents": []}
+    made = {"command": "ReplayBuffer.save_dataset", "rlx": version(), "parents": []}
     described = Manifest(saving.id, saving.store, saving.codec.to_json(), fields.schema, notes=notes, lineage=[made])
     saved = _SavedSteps(storage, index, fields, saving.exclude)
 

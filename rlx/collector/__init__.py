@@ -4,14 +4,12 @@ Start at ``collector.Collector`` in this process and ``multi_collector.MultiColl
 ``base_collector.BaseCollector``.
 """
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from rlx.errors import MissingExtraError
+from rlx.errors import check_installed
 from rlx.lazy_imports import lazily
 
-if find_spec("gymnasium") is None:
-    raise MissingExtraError.of("collecting needs gymnasium", "gym")
+check_installed("gymnasium", "collecting needs gymnasium", "gym")
 
 if TYPE_CHECKING:
     from rlx.collector.base_collector import BaseCollector as BaseCollector

@@ -4,7 +4,7 @@ import logging
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,9 @@ from tensordict import TensorDictBase
 from rlx.buffer.batch import split_trajectories
 from rlx.closing import Closing
 from rlx.collector.background import Background, give_up
-from rlx.collector.environment.state_capture import capture
-from rlx.collector.environment.state_restore import restore
-from rlx.collector.environment.state_rules import HiddenStateError
+from rlx.collector.environment.state import HiddenStateError, restore_state, save_state
 from rlx.collector.policy.module import NewWeights, pack_weights, set_weights
-from rlx.collector.rollout.episodes import Ended, Episodes, Piece
+from rlx.collector.rollout.episodes import Ended, Episodes
 from rlx.collector.rollout.steps import NO_TRAJECTORY, Steps
 from rlx.collector.step_source import BatchPlan, QuotaSteps, StepSource
 from rlx.collector.ted import MASK, BatchDelivery, WorkerSteps, episodes_to_ted, joined
@@ -184,7 +182,7 @@ class BaseCollector(Closing):
         self._version += 1
         self._pool.publish(self._weights())
 
-    def state_dict(self, *, environments: bool = False) -> dict[str, Any]:
+    def state_dict(self, *, environments: bool = False, trust: bool = False) -> dict[str, Any]:
         """Return the state from which a collector with the same arguments resumes.
 
         It contains counts of delivered steps, ids, sessions, which determine the seeds, and the policy's weights, but
@@ -193,10 +191,12 @@ class BaseCollector(Closing):
 
         Args:
             environments: whether to include the state of the environments and everything else that the next steps
-                depend on, where the environments can give it. ``hidden_state`` says what hides its state.
+                depend on: by their own ``get_state`` and ``set_state``, or by attributes that are numbers, texts,
+                arrays and generators; ALE and MuJoCo too. ``hidden_state`` says what hides its state.
+            trust: whether attributes of other kinds are pickled; ``load_state_dict`` then runs code of the state.
         """
         with self._quiet():
-            live = self._live_state() if environments else {}
+            live = self._live_state(trust) if environments else {}
             lost = sum(episodes.running_steps for episodes in self._episodes) + sum(one.steps for one in self._waiting)
             return {
                 "frames": self._source.frames - lost,
@@ -209,39 +209,47 @@ class BaseCollector(Closing):
                 **live,
             }
 
-    def _live_state(self) -> dict[str, Any]:
+    def _live_state(self, trust: bool) -> dict[str, Any]:
         try:
-            source = self._source.live_state()
+            source = self._source.live_state(trust)
         except HiddenStateError as exc:
             self.hidden_state = str(exc)
             return {"hidden": self.hidden_state}
         self.hidden_state = None
         weights = self._pool.weights
+        running = [episodes.state() for episodes in self._episodes]
+        waiting = [[getattr(one, part.name) for part in fields(one)] for one in self._waiting]
         return {
             "source": source,
-            "episodes": capture([self._episodes, self._waiting], limit=None),
+            "episodes": save_state([running, waiting], limit=None),
             "next_episode": self._next_episode,
             "weights": [weights.version, torch.from_numpy(weights.packed.copy())],
         }
 
-    def _load_live_state(self, state: Mapping[str, Any]) -> None:
+    def _load_live_state(self, state: Mapping[str, Any], trust: bool) -> None:
         """Continue where the environments were; raise HiddenStateError where they hide their state."""
         if "source" not in state:
             raise HiddenStateError(state.get("hidden", "the state was saved without environments"))
         version, packed = state["weights"]
         self._pool.publish(Weights(version, packed.numpy()))
         self._drop_episodes()
-        self._source.load_live_state(state["source"])
-        running: Any = [self._episodes, self._waiting]
-        self._episodes, self._waiting = restore(running, state["episodes"], (Ended, Piece))
+        self._source.load_live_state(state["source"], trust)
+        both: list[list[Any]] = [[], []]
+        running, waiting = restore_state(both, state["episodes"])
+        for episodes, one in zip(self._episodes, running, strict=True):
+            episodes.load_state(one)
+        self._waiting = [Ended(*parts) for parts in waiting]
         self._next_episode = state["next_episode"]
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, trust: bool = False) -> None:
         """Resume from the state of another collector.
 
         From a state with environments it continues bit-identically: in the same episodes, at the same steps. Otherwise
         it begins new episodes, with new ids and other seeds, and ``hidden_state`` says why. The same state and seed
         give the same batches, if these depend only on the seed.
+
+        Args:
+            trust: whether to unpickle what the state has pickled, which runs code of whoever made it.
 
         Raises:
             CollectError: the state is not a collector's.
@@ -255,7 +263,7 @@ class BaseCollector(Closing):
         self._version = state["policy_version"]
         self.hidden_state = None
         try:
-            self._load_live_state(state)
+            self._load_live_state(state, trust)
         except HiddenStateError as exc:
             self.hidden_state = str(exc)
         else:

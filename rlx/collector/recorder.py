@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from rlx.collector.policy.protocol import Choice
 from rlx.collector.rollout.episodes import REWARDS, Ended, join
 from rlx.collector.rollout.infos import PREFIX, InfoKeys, Infos, fill_of, flat_keys
 from rlx.collector.rollout.steps import Steps, Written
+from rlx.distribution import version
 from rlx.errors import CollectError, DatasetExistsError, DatasetNotFoundError, ForkError, OptionError
 from rlx.files.urls import check_no_url
 from rlx.manifest import Manifest
@@ -124,7 +124,7 @@ class Recorder:
                 schema = listed.schema
             # Those of a dataset that has steps; of any other, they are known after the first episode.
             self._fields = schema if listed is not None and listed.shards else None
-            made = {"command": "RecordExperience", "rlx": version("rlx"), "parents": []}
+            made = {"command": "RecordExperience", "rlx": version(), "parents": []}
             codec = codec_of("zarr", None).to_json()
             described = Manifest(id or environment_name(env), "zarr", codec, schema, lineage=[made])
             self._writer = open_writer(self._path, described)

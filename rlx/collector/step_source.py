@@ -227,19 +227,19 @@ class StepSource:
         self.restart(range(len(self.envs)))
         self.frames = self._asked = frames
 
-    def live_state(self) -> dict[str, Any]:
+    def live_state(self, trust: bool) -> dict[str, Any]:
         """Return the state of the counts and of all workers; raise HiddenStateError if it cannot be read."""
         return {
-            "workers": self.pool.state(),
+            "workers": self.pool.state(trust),
             "counts": [self.frames, self._asked, self._rounds, self.sessions],
             "seed": self.seed,
             "due": self._due.copy(),
             "ids": [ids.state_dict() for ids in self._ids],
         }
 
-    def load_live_state(self, state: Mapping[str, Any]) -> None:
+    def load_live_state(self, state: Mapping[str, Any], trust: bool) -> None:
         """Continue from a state of ``live_state``; raise HiddenStateError if it does not fit."""
-        self.pool.load_state(state["workers"], self._first_envs)
+        self.pool.load_state(state["workers"], self._first_envs, trust)
         self.frames, self._asked, self._rounds, self.sessions = state["counts"]
         self.seed, self._due = state["seed"], dict(state["due"])
         for ids, saved in zip(self._ids, state["ids"], strict=True):

@@ -13,10 +13,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from rlx.errors import EngineError, MissingExtraError
+from rlx.errors import EngineError, imported
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -78,14 +79,10 @@ _connection = _Connection()
 
 def _imported() -> ModuleType:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray  # an extra
-        from ray._private import worker  # as above
-    except ImportError as exc:
-        raise MissingExtraError("Ray is not installed", hint="pip install 'rlx[ray]'") from exc
+    ray_package: ModuleType = imported("ray", "clusters need Ray", "ray")
+    worker: Any = import_module("ray._private.worker")
     # Ray prints workers' events on stdout, which is for results, and has no argument to prevent it.
     worker.print_to_stdstream = _log
-    ray_package: ModuleType = ray
     return ray_package
 
 

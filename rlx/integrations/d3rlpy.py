@@ -5,14 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from rlx.errors import MissingExtraError
+from rlx.errors import check_installed
 from rlx.integrations import with_arrays
 from rlx.store.dataset import Dataset
 
-try:
-    from d3rlpy.dataset import Episode, create_infinite_replay_buffer
-except ModuleNotFoundError as exc:
-    raise MissingExtraError.of("this module needs d3rlpy", "d3rlpy") from exc
+check_installed("d3rlpy", "this module needs d3rlpy", "d3rlpy")
+from d3rlpy.dataset import Episode, create_infinite_replay_buffer  # noqa: E402
 
 
 def replay_buffer(dataset: Dataset | str | os.PathLike[str]) -> Any:

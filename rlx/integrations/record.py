@@ -8,10 +8,11 @@ from typing import Any, Literal, Self
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.wrappers import Autoreset
 from numpy.typing import NDArray
 
+from rlx.collector.environment.autoreset import AutoresetMode
 from rlx.collector.environment.intake import Intake
 from rlx.collector.environment.vector import VectorEnvironment
 from rlx.collector.recorder import Recorder, described

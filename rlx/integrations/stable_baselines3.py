@@ -13,15 +13,13 @@ from rlx.buffer.storage.compressed import IMAGE_BYTES, FrameLog, addresses
 from rlx.collector.environment.intake import Intake
 from rlx.collector.environment.lanes import in_lanes
 from rlx.collector.recorder import Recorder, described
-from rlx.errors import MissingExtraError, OptionError
+from rlx.errors import OptionError, check_installed
 from rlx.integrations.record import Keys
 
-try:
-    from stable_baselines3.common.buffers import BaseBuffer, ReplayBuffer
-    from stable_baselines3.common.type_aliases import ReplayBufferSamples
-    from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
-except ModuleNotFoundError as exc:
-    raise MissingExtraError.of("this module needs stable-baselines3", "stable-baselines3") from exc
+check_installed("stable_baselines3", "this module needs stable-baselines3", "stable-baselines3")
+from stable_baselines3.common.buffers import BaseBuffer, ReplayBuffer  # noqa: E402
+from stable_baselines3.common.type_aliases import ReplayBufferSamples  # noqa: E402
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper  # noqa: E402
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecNormalize

@@ -5,14 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from rlx.errors import MissingExtraError
+from rlx.errors import check_installed
 from rlx.integrations import with_arrays
 from rlx.store.dataset import Dataset
 
-try:
-    from tianshou.data import ReplayBuffer
-except ModuleNotFoundError as exc:
-    raise MissingExtraError.of("this module needs tianshou", "tianshou") from exc
+check_installed("tianshou", "this module needs tianshou", "tianshou")
+from tianshou.data import ReplayBuffer  # noqa: E402
 
 
 def replay_buffer(dataset: Dataset | str | os.PathLike[str]) -> Any:

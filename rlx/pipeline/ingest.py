@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, runtime_checkable
 
+from rlx.distribution import version
 from rlx.engine.engines import Engine, open_engine, threads_per_task
 from rlx.errors import CorruptShardError, DatasetExistsError, PartialError, SourceError, SourceNotFoundError
 from rlx.files.directory import Directory
@@ -77,7 +77,7 @@ class Ingest:
         """Return the manifest of the new dataset, without shards."""
         options = self.options
         parents = [*map(_parent, self.parents)]
-        made = {"command": options.command, "rlx": version("rlx"), "parents": parents, **self.recipe}
+        made = {"command": options.command, "rlx": version(), "parents": parents, **self.recipe}
         if self.origin is not None and self.origin.startswith(HUB):
             made[FROM] = self.origin  # whose commit the command need not say
         return Manifest(

@@ -23,7 +23,7 @@ from rlx.files.disk_cache import DiskCache
 from rlx.files.remote_files import DEFAULT_CACHE_BYTES, Traffic, local, remote
 from rlx.manifest import Manifest, ShardRecord
 from rlx.numbers import array_of, check_whole
-from rlx.schema import Field, Role, Schema
+from rlx.schema import Field, Key, Role, Schema, as_path
 from rlx.store.dataset_writer import claimed
 from rlx.store.foreign_types import space_of
 from rlx.store.layout import JOURNAL, SHARDS, find_dataset
@@ -265,13 +265,14 @@ class Dataset:
         actions = [int(action) for action in counts or ()]
         return max(actions) if actions and min(actions) >= 0 else None
 
-    def trajectory(self, number: int, *, copy: bool = False) -> "TensorDict":
+    def trajectory(self, number: int, keys: Sequence[Key] | None = None, *, copy: bool = False) -> "TensorDict":
         """Return the steps of a trajectory, a TED TensorDict [T].
 
         ``observation`` and ``("next", "observation")`` share memory, unless ``copy`` is set.
 
         Args:
             number: the trajectory, in storage order; negative numbers count from the end.
+            keys: keys to read, as ``get`` takes them; all by default.
             copy: whether each key has memory of its own.
 
         Raises:
@@ -287,7 +288,7 @@ class Dataset:
         if not -count <= place < count:
             raise IndexError(f"trajectory {place} is out of range for {count:,} trajectories")
         start = int(self.steps.start[place])
-        return self.read(slice(start, start + int(table.length[place])), copy=copy)
+        return self.get(slice(start, start + int(table.length[place])), keys, copy=copy)
 
     def __iter__(self) -> "Iterator[TensorDict]":
         """Yield the trajectories in storage order, each a TED TensorDict [T]."""
@@ -295,21 +296,26 @@ class Dataset:
             yield self.trajectory(number)
 
     def __getitem__(self, index: Any) -> "TensorDict":
-        return self.read(index)
+        return self.get(index)
 
-    def read(self, index: Any, *, copy: bool = False) -> "TensorDict":
-        """Return the steps at an index, as ``dataset[index]`` does.
+    def get(self, index: Any, keys: Sequence[Key] | None = None, *, copy: bool = False) -> "TensorDict":
+        """Return the steps at an index as ``dataset[index]`` does, with these keys only.
 
         Args:
             index: a step, a slice, or a 1-d list, array or tensor of steps or of booleans.
+            keys: TED keys to read, each a leaf or a group such as ``"next"``; all by default. Others are neither read
+                nor decoded.
             copy: whether each key has memory of its own; otherwise ``observation`` and ``("next", "observation")`` of
                 consecutive steps of one trajectory share memory.
 
         Raises:
-            IndexError: the dataset has no such step.
+            IndexError: no such step.
+            KeyError: a key that is not stored.
 
         Example:
-            >>> steps = rlx.open("cartpole").read(slice(0, 8), copy=True)
+            >>> sorted(rlx.open("cartpole").get([3, 1], keys=["observation", "action"]).keys())
+            ['action', 'observation']
+            >>> steps = rlx.open("cartpole").get(slice(0, 8), copy=True)
             >>> before = steps["next", "observation"].clone()
             >>> _ = steps["observation"].zero_()
             >>> bool((steps["next", "observation"] == before).all())
@@ -319,13 +325,14 @@ class Dataset:
 
         if isinstance(index, str) or (isinstance(index, tuple) and index and isinstance(index[0], str)):
             raise IndexError(f"index {index!r}: expected step numbers; dataset[:][{index!r}] is a key of all steps")
+        paths = None if keys is None else [as_path(key) for key in keys]
         if isinstance(index, slice) or not _is_integer(index):
-            return read_ted(self.steps, self.schema, normalize(index, len(self)), shared=not copy)
-        return read_ted(self.steps, self.schema, normalize([operator.index(index)], len(self)))[0]
+            return read_ted(self.steps, self.schema, normalize(index, len(self)), keys=paths, shared=not copy)
+        return read_ted(self.steps, self.schema, normalize([operator.index(index)], len(self)), keys=paths)[0]
 
     def __getitems__(self, indices: list[int]) -> "list[TensorDict]":
         """Return one TensorDict per index; ``torch.utils.data.DataLoader`` reads a batch by this."""
-        return list(self.read(indices, copy=True).unbind(0))
+        return list(self.get(indices, copy=True).unbind(0))
 
     def blocks(self, max_steps: int = 4096, *, trajectories: NDArray[np.int64] | None = None) -> Iterator[Block]:
         """Yield the steps in storage order, in blocks of at most ``max_steps``; verifies each shard first.

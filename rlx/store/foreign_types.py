@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from rlx.errors import MissingExtraError, SchemaMismatchError, imported
+from rlx.errors import SchemaMismatchError, imported
 from rlx.schema import TEXT, Field
 from rlx.wording import number
 
@@ -35,10 +35,9 @@ def space_of(fields: Mapping[str, Field], group: str) -> Space[Any]:
         >>> space_of(action, "action")
         Discrete(6)
     """
-    try:
-        from gymnasium import spaces  # an extra
-    except ImportError as exc:
-        raise MissingExtraError.of("spaces need gymnasium", "gym") from exc
+    imported("gymnasium", "spaces need gymnasium", "gym")
+    from gymnasium import spaces
+
     if group in fields:
         return _leaf(group, fields[group])
     below = {name.removeprefix(f"{group}/"): field for name, field in fields.items() if name.startswith(f"{group}/")}
@@ -88,7 +87,7 @@ def _leaf(name: str, field: Field) -> Space[Any]:
     try:
         match declared.get("type"):
             case "Discrete":
-                return spaces.Discrete(int(declared["n"]), start=int(declared.get("start", 0)), dtype=_integer(field))
+                return discrete(int(declared["n"]), int(declared.get("start", 0)), _integer(field))
             case "MultiDiscrete":
                 return spaces.MultiDiscrete(np.array(declared["nvec"]), dtype=_integer(field))
             case "MultiBinary":
@@ -104,6 +103,23 @@ def _leaf(name: str, field: Field) -> Space[Any]:
         return spaces.Box(low, high, field.shape, np.dtype(field.dtype).type)
     except (KeyError, TypeError, ValueError, AssertionError) as exc:
         raise SchemaMismatchError(f"{name}: gymnasium has no space {dict(declared)!r:.200}: {exc}") from exc
+
+
+def discrete(n: int, start: int, dtype: DTypeLike) -> Space[Any]:
+    """Return the space of n whole numbers from ``start``; gymnasium 1.0 draws them as int64 whatever their dtype.
+
+    Example:
+        >>> discrete(6, 0, "uint8").dtype
+        dtype('uint8')
+    """
+    from gymnasium import spaces
+
+    try:
+        return spaces.Discrete(n, start=start, dtype=np.dtype(dtype).type)
+    except TypeError:  # gymnasium 1.0 takes no dtype
+        space: Any = spaces.Discrete(n, start=start)
+        space.dtype = np.dtype(dtype)
+        return cast("Space[Any]", space)
 
 
 def _integer(field: Field) -> Any:
@@ -169,12 +185,18 @@ def from_rows(rows: NDArray[Any]) -> Any:
     return array
 
 
-def arrow_type(dtype: str, shape: tuple[int, ...]) -> Any:
-    """Return the type of rows like these."""
+def arrow_type(dtype: str, shape: tuple[int, ...], *, is_nullable: bool = False) -> Any:
+    """Return the type of rows like these.
+
+    Args:
+        is_nullable: whether rows may be missing. Before 26, pyarrow writes null lists of fixed size to Parquet, but
+            fails to read them: there, the lists have any size.
+    """
     arrow, _ = pyarrow()
     kind = arrow.string() if dtype == TEXT else arrow.from_numpy_dtype(np.dtype(dtype))
+    is_any_size = is_nullable and int(arrow.__version__.split(".")[0]) < 26
     for size in reversed(shape):
-        kind = arrow.list_(kind, size)
+        kind = arrow.list_(kind) if is_any_size else arrow.list_(kind, size)
     return kind
 
 

@@ -326,18 +326,19 @@ class _FetchedSteps(StepReader):
         places: Places,
         stacks: Mapping[str, Stack] | None = None,
         names: Sequence[str] | None = None,
+        sides: Mapping[str, int] | None = None,
         *,
         shared: bool = False,
     ) -> dict[str, tuple[Rows, Rows | None]]:
         back = max((stack.k for stack in (stacks or {}).values()), default=1) - 1
         with self._ahead.reading(places.steps, self._shards.schema.fields if names is None else names, back):
-            return self._reader.read_all(places, stacks, names, shared=shared)
+            return self._reader.read_all(places, stacks, names, sides, shared=shared)
 
     def planned(
-        self, name: str, places: Places, shape: tuple[int, ...], stack: Stack | None = None
+        self, name: str, places: Places, shape: tuple[int, ...], stack: Stack | None = None, side: int | None = None
     ) -> Callable[[int], list[Rows]]:
         """Return a function that reads a batch's field."""
-        read, steps = super().planned(name, places, shape, stack), places.steps.reshape(shape[0], -1)
+        read, steps = super().planned(name, places, shape, stack, side), places.steps.reshape(shape[0], -1)
 
         def fetched(batch: int) -> list[Rows]:
             with self._ahead.reading(steps[batch], [name], 0 if stack is None else stack.k - 1):

@@ -96,6 +96,7 @@ class StepReader:
         places: Places,
         stacks: Mapping[str, Stack] | None = None,
         names: Sequence[str] | None = None,
+        sides: Mapping[str, int] | None = None,
         *,
         shared: bool = False,
     ) -> dict[str, tuple[Rows, Rows | None]]:
@@ -103,11 +104,15 @@ class StepReader:
 
         Args:
             stacks: observations to stack, as ``read_stacks`` does.
+            names: the fields to read; all by default.
+            sides: observations of which only the one at each step (0) is read, or only the one that followed it (1).
             shared: whether an observation and the one that followed it may share memory, as in ``read_observations``.
         """
-        stacked = stacks or {}
+        stacked, one_sided = stacks or {}, sides or {}
 
         def read(name: str) -> tuple[Rows, Rows | None]:
+            if name in one_sided:
+                return self._side(name, places, one_sided[name], stacked.get(name)), None
             if name in stacked:
                 return self.read_stacks(name, places, stacked[name])
             if self._shards.schema[name].role == Role.OBSERVATION:
@@ -168,14 +173,27 @@ class StepReader:
         Where the trajectory has fewer, its first observation is repeated, or there are zeros. Every observation is
         decoded once; the two results share no memory.
         """
-        return self._stacks(name, places.shard, places.observation, self._elapsed(places), stack)
+        now, then = self._stacks(name, places.shard, places.observation, self._elapsed(places), stack)
+        return now, then
+
+    def _side(self, name: str, places: Places, side: int, stack: Stack | None) -> Rows:
+        """Return [n, *shape] of an observation at each step (``side`` 0), or of the one that followed it (1); stacked,
+        if asked for."""
+        if stack is None:
+            return self._gather(name, places.shard, places.observation + side)
+        return self._stacks(name, places.shard, places.observation, self._elapsed(places), stack, side)[0]
 
     def _elapsed(self, places: Places) -> Indices:
         """Return [n] steps of its trajectory before each step."""
         return places.steps - self.start[places.trajectory]
 
     def planned(
-        self, name: str, places: Places, shape: tuple[int, ...], stack: Stack | None = None
+        self,
+        name: str,
+        places: Places,
+        shape: tuple[int, ...],
+        stack: Stack | None = None,
+        side: int | None = None,
     ) -> Callable[[int], list[Rows]]:
         """Return a function that reads a field of one of several batches: rows, and of an observation the next ones.
 
@@ -183,17 +201,20 @@ class StepReader:
             places: of all batches.
             shape: [batches, *shape] of the steps.
             stack: how to stack the observation, as ``read_stacks`` does.
+            side: of an observation, 0 to read the one at each step, 1 the one that followed it; both by default.
         """
         field = self._shards.schema[name]
         is_observed, rest = field.role == Role.OBSERVATION, field.shape if stack is None else (stack.k, *field.shape)
         shard, local = places.shard, places.observation if is_observed else places.step
         elapsed = (local if stack is None else self._elapsed(places)).reshape(shape[0], -1)
+        if stack is None and side:
+            local = local + side
         shard, local = shard.reshape(shape[0], -1), local.reshape(shape[0], -1)
 
         def read(batch: int) -> list[Rows]:
             if stack is not None:
-                found: Sequence[Rows] = self._stacks(name, shard[batch], local[batch], elapsed[batch], stack)
-            elif is_observed:
+                found: Sequence[Rows] = self._stacks(name, shard[batch], local[batch], elapsed[batch], stack, side)
+            elif is_observed and side is None:
                 found = self._observed(name, shard[batch], local[batch])
             else:
                 found = (self._gather(name, shard[batch], local[batch]),)
@@ -201,18 +222,22 @@ class StepReader:
 
         return read
 
-    def _stacks(self, name: str, shard: Indices, local: Indices, elapsed: Indices, stack: Stack) -> tuple[Rows, Rows]:
-        """Return [n, k, *shape] the stacks at each step and one step later.
+    def _stacks(
+        self, name: str, shard: Indices, local: Indices, elapsed: Indices, stack: Stack, side: int | None = None
+    ) -> Sequence[Rows]:
+        """Return [n, k, *shape] the stacks at each step and one step later, or of one side.
 
         Args:
             shard: [n] of each step.
             local: [n] its observation.
             elapsed: [n] observations of its trajectory before that one.
+            side: as for ``planned``.
         """
         n, k = len(local), stack.k
-        back, before = np.arange(k - 1, -1, -1), np.concatenate((elapsed, elapsed + 1))[:, None]  # [k], [2 * n, 1]
-        newest = np.concatenate((local, local + 1))[:, None]
-        shards, rows = np.repeat(np.tile(shard, 2), k), (newest - np.minimum(back, before)).reshape(-1)
+        ahead = np.array([0, 1] if side is None else [side])[:, None]
+        back, before = np.arange(k - 1, -1, -1), (elapsed + ahead).reshape(-1, 1)  # [k], [sides * n, 1]
+        newest = (local + ahead).reshape(-1, 1)
+        shards, rows = np.repeat(np.tile(shard, len(ahead)), k), (newest - np.minimum(back, before)).reshape(-1)
         read = None
         if not self._are_repeats_free(name):
             _, first, position = np.unique(
@@ -224,8 +249,7 @@ class StepReader:
             read = self._gather(name, shards, rows)
         if stack.padding == "zeros":
             read[(back > before).reshape(-1)] = 0
-        read = read.reshape(2 * n, k, *read.shape[1:])
-        return read[:n], read[n:]
+        return list(read.reshape(len(ahead), n, k, *read.shape[1:]))
 
     def _are_repeats_free(self, name: str) -> bool:
         """Return whether asking twice for a row costs no more than a copy."""
@@ -328,17 +352,23 @@ class SelectedSteps(StepReader):
         places: Places,
         stacks: Mapping[str, Stack] | None = None,
         names: Sequence[str] | None = None,
+        sides: Mapping[str, int] | None = None,
         *,
         shared: bool = False,
     ) -> dict[str, tuple[Rows, Rows | None]]:
         """Return every field at each step, or some; of observations the one that followed it, too."""
-        return self._reader.read_all(_whole(places), stacks, names, shared=shared)
+        return self._reader.read_all(_whole(places), stacks, names, sides, shared=shared)
 
     def planned(
-        self, name: str, places: Places, shape: tuple[int, ...], stack: Stack | None = None
+        self,
+        name: str,
+        places: Places,
+        shape: tuple[int, ...],
+        stack: Stack | None = None,
+        side: int | None = None,
     ) -> Callable[[int], list[Rows]]:
         """Return a function that reads a batch's field."""
-        return self._reader.planned(name, _whole(places), shape, stack)
+        return self._reader.planned(name, _whole(places), shape, stack, side)
 
     def read(self, name: str, places: Places) -> Rows:
         """Return [n, *shape] of a field that has a row per step, in the order asked for."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from rlx.errors import SchemaMismatchError
+from rlx.errors import MissingExtraError, SchemaMismatchError
 from rlx.schema import SCALAR_COLUMNS, Role, Schema
 from rlx.store.array import Rows
 from rlx.store.codec import MIN_ROW_BYTES
 from rlx.store.step_reader import Places, Stack, StepReader
+
+try:
+    import torch
+except ModuleNotFoundError as exc:
+    raise MissingExtraError.of("TensorDicts need torch", "torch", "torch") from exc
 
 if TYPE_CHECKING:
     from tensordict import NonTensorStack, TensorDict
@@ -71,7 +75,9 @@ def _refuse(value: Any) -> str:
 
 
 Tree = dict[str, Any]
+Path = tuple[str, ...]
 FLAGS = ("done", "terminated", "truncated")
+_DONE = ("next", "done")
 
 
 def read_ted(
@@ -79,6 +85,7 @@ def read_ted(
     schema: Schema,
     steps: NDArray[np.int64],
     stacks: Mapping[str, Stack] | None = None,
+    keys: Sequence[Path] | None = None,
     *,
     shared: bool = False,
 ) -> TensorDict:
@@ -88,7 +95,15 @@ def read_ted(
     terminated or truncated). The flags at the root are those of the state before the action: False. Texts are
     non-tensor data. Observations named in ``stacks`` are stacks [n, k, ...], as ``StepReader.read_stacks`` gives them.
     Every leaf has memory of its own, unless observations and next ones are ``shared``.
+
+    Args:
+        keys: paths of the leaves, or of groups of leaves, that are read; all by default.
+
+    Raises:
+        KeyError: a key that is not stored.
     """
+    if keys is not None:
+        return _read_some(reader, schema, steps, stacks, paths_below(schema, keys), shared=shared)
     places = reader.locate(steps)
     root: dict[str, Rows] = {}
     after: dict[str, Rows] = {}
@@ -99,6 +114,26 @@ def read_ted(
             (root if schema[name].role == Role.STEP else after)[name] = rows
     root["index"] = steps.copy()  # the caller may keep the order of an epoch in it
     return make_ted(root, after, places.trajectory)
+
+
+def _read_some(
+    reader: StepReader,
+    schema: Schema,
+    steps: NDArray[np.int64],
+    stacks: Mapping[str, Stack] | None,
+    paths: Collection[Path],
+    *,
+    shared: bool,
+) -> TensorDict:
+    from tensordict import TensorDict  # takes seconds, and blocks do not need it
+
+    names, sides = _fields_of(schema, paths)
+    places = reader.locate(steps)
+    found = _small(schema, places, reader.read_all(places, stacks, names, sides, shared=shared), {}, paths)
+    tree: Tree = {}
+    for path in paths:
+        put(tree, path, to_leaf(found[path].copy() if path == ("index",) else found[path]))
+    return TensorDict(tree, [len(steps)])
 
 
 def make_ted(
@@ -149,9 +184,6 @@ def _maker() -> Any:
     return getattr(TensorDict, "_new_unsafe", TensorDict)  # not public: other versions may lack it
 
 
-Path = tuple[str, ...]
-
-
 class PlannedBatches:
     """Batches of TED, all of one shape; ``read_ted`` gives the same, one batch at a time.
 
@@ -161,6 +193,7 @@ class PlannedBatches:
         schema: of a step; without texts.
         steps: [batches, *shape] the steps.
         marks: values to add, or to join with flags under ``next``, by path, each [steps, ...].
+        keys: paths of the leaves, or of groups of leaves, that are read; all by default.
     """
 
     def __init__(
@@ -170,15 +203,18 @@ class PlannedBatches:
         steps: NDArray[np.int64],
         stacks: Mapping[str, Stack] | None = None,
         marks: Mapping[Path, Rows] | None = None,
+        keys: Sequence[Path] | None = None,
     ) -> None:
         self._check_lengths = reader.check_lengths
         self._shape = torch.Size(steps.shape[1:])
         places = reader.locate(steps.reshape(-1))
         stacked = stacks or {}
-        large = [name for name, field in schema.fields.items() if field.row_bytes >= MIN_ROW_BYTES or name in stacked]
-        self._read = [reader.planned(name, places, steps.shape, stacked.get(name)) for name in large]
-        rows = reader.read_all(places, names=[name for name in schema.fields if name not in large])
-        small = _small(schema, places, rows, marks or {})
+        paths = None if keys is None else paths_below(schema, keys)
+        names, sides = (list(schema.fields), dict[str, int]()) if paths is None else _fields_of(schema, paths)
+        large = [name for name in names if schema[name].row_bytes >= MIN_ROW_BYTES or name in stacked]
+        self._read = [reader.planned(name, places, steps.shape, stacked.get(name), sides.get(name)) for name in large]
+        rows = reader.read_all(places, names=[name for name in names if name not in large], sides=sides)
+        small = _small(schema, places, rows, marks or {}, paths)
         alike: dict[Any, list[Path]] = {}
         for path, leaf in small.items():
             alike.setdefault((leaf.dtype, leaf.shape[1:]), []).append(path)
@@ -188,10 +224,13 @@ class PlannedBatches:
             for (_, tail), paths in alike.items()
         ]
         read = [path for paths in alike.values() for path in paths]
-        read += [path for name in large for path in paths_of(schema, name)]
+        read += [path for name in large for path in paths_of(schema, name) if paths is None or path in paths]
         numbers = {path: i for i, path in enumerate(read)}
         tree: Tree = {}
-        for path in [*_paths(schema), *(path for path in small if path in (marks or {}))]:
+        for path in [
+            *(paths_of_all(schema) if paths is None else paths),
+            *(path for path in small if path in (marks or {})),
+        ]:
             put(tree, path, numbers[path])
         self._nodes = _nodes(tree, len(numbers))
         self._make = _maker()
@@ -209,18 +248,28 @@ class PlannedBatches:
 
 
 def _small(
-    schema: Schema, places: Places, read: Mapping[str, Sequence[Rows | None]], marks: Mapping[Path, Rows]
+    schema: Schema,
+    places: Places,
+    read: Mapping[str, Sequence[Rows | None]],
+    marks: Mapping[Path, Rows],
+    paths: Collection[Path] | None = None,
 ) -> dict[Path, Rows]:
-    """Return [steps, ...] all leaves but the large ones, by path."""
+    """Return [steps, ...] the leaves of fields that were read, and those of no field, by path; all, or these."""
     found: dict[Path, Rows] = {}
     for name, rows in read.items():
-        for path, values in zip(paths_of(schema, name), rows, strict=False):
+        mine = paths_of(schema, name)
+        if paths is not None and len(mine) > 1:
+            mine = [path for path in mine if path in paths]
+        for path, values in zip(mine, rows, strict=False):
             assert values is not None
             found[path] = values[:, None] if name in SCALAR_COLUMNS else values
-    found["next", "done"] = np.logical_or(found["next", "terminated"], found["next", "truncated"])
+    if paths is None or _DONE in paths:
+        found[_DONE] = np.logical_or(found["next", "terminated"], found["next", "truncated"])
     found["index",] = places.steps
     found["collector", "traj_ids"] = places.trajectory
     found |= {(flag,): np.zeros((len(places.steps), 1), bool) for flag in FLAGS}
+    if paths is not None:
+        found = {path: values for path, values in found.items() if path in paths}
     for path, values in marks.items():
         stored = found.get(path)
         if stored is None or path[0] != "next":
@@ -249,7 +298,33 @@ def paths_of(schema: Schema, name: str) -> list[Path]:
     return [path if role == Role.STEP else ("next", *path)]
 
 
-def _paths(schema: Schema) -> list[Path]:
+def paths_of_all(schema: Schema) -> dict[Path, None]:
+    """Return the paths in TED of all leaves, as the keys of a dict, in the order of a batch."""
     paths = [path for name in schema.fields for path in paths_of(schema, name)]
     root, after = ([path for path in paths if (path[0] == "next") == is_after] for is_after in (False, True))
-    return [*root, ("index",), *((flag,) for flag in FLAGS), ("collector", "traj_ids"), *after, ("next", "done")]
+    flags = [(flag,) for flag in FLAGS]
+    return dict.fromkeys([*root, ("index",), *flags, ("collector", "traj_ids"), *after, _DONE])
+
+
+def paths_below(schema: Schema, keys: Iterable[Path]) -> dict[Path, None]:
+    """Return the paths in TED of the leaves that keys name, each a leaf or a group of them.
+
+    Raises:
+        KeyError: a key that is not stored.
+    """
+    paths, found = paths_of_all(schema), dict[Path, None]()
+    for key in keys:
+        below = [key] if key in paths else [path for path in paths if path[: len(key)] == key]
+        if not below:
+            raise KeyError(f"{'/'.join(key)!r} is not stored")
+        found |= dict.fromkeys(below)
+    return found
+
+
+def _fields_of(schema: Schema, paths: Collection[Path]) -> tuple[list[str], dict[str, int]]:
+    """Return the fields that leaves are made of, and those of which one side is, with that side."""
+    wanted = {name: [path in paths for path in paths_of(schema, name)] for name in schema.fields}
+    if _DONE in paths:
+        wanted |= {name: [True] for name in ("terminated", "truncated")}
+    sides = {name: mine.index(True) for name, mine in wanted.items() if len(mine) > 1 and sum(mine) == 1}
+    return [name for name, mine in wanted.items() if any(mine)], sides

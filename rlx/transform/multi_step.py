@@ -15,7 +15,7 @@ from rlx.numbers import check_real, check_whole
 from rlx.returns import discount, discounted_sum, returns_to_go
 from rlx.schema import Field, Role, Schema, name_of
 from rlx.transform.keys import valid
-from rlx.transform.protocol import Key, PerBlock, Reader, Rows, wanted
+from rlx.transform.protocol import Key, PerBlock, Reader, Rows, as_path, wanted
 from rlx.transform.transitions import held_back, split, whole
 
 if TYPE_CHECKING:
@@ -168,16 +168,18 @@ class NStep:
     def around(self, rows: Rows, keys: Sequence[Key] | None, below: Reader) -> TensorDictBase:
         """Return the steps at these rows of a buffer, each spanning n steps."""
         batch = below.read(rows, keys)
-        if not (wanted("gamma", keys) or any(wanted(key, keys) for key in batch.keys(True) if key[0] == "next")):
+        asked = None if keys is None else [key for key in keys if as_path(key)[0] == "next"]
+        if keys is not None and not (asked or wanted("gamma", keys) or wanted("steps_to_next_obs", keys)):
             return batch
         ahead = below.index.follow(rows, self.n)
         inside = ahead >= 0
         span = inside.sum(1)
         last = ahead[np.arange(len(rows)), span - 1]
-        batch.set("next", below.pick(last, ["next"] if wanted("next", keys) else keys).get("next"))
+        if asked is None or asked:
+            batch.set("next", below.pick(last, ["next"] if asked is None else asked).get("next", {}))
         _put(batch, "steps_to_next_obs", span[:, None])
         _put(batch, "gamma", discount(span, self.gamma))
-        if wanted(_REWARD, keys):
+        if wanted(_REWARD, keys) or wanted(("next", "original_reward"), keys):
             found = below.pick(np.where(inside, ahead, rows[:, None]).reshape(-1), [_REWARD]).get(_REWARD)
             rewards = found.reshape(*ahead.shape, *found.shape[1:])
             if not inside.all():

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import TransformError
+from rlx.schema import Key as Key
 from rlx.schema import Role, Schema, name_of
+from rlx.schema import as_path as as_path
 from rlx.store.trajectories import Trajectories
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-Key = str | tuple[Any, ...]
 Rows = NDArray[np.int64]
 
 
@@ -123,16 +124,6 @@ class NeighbourTransform(Protocol):
 def needs_neighbours(transform: Any) -> TypeGuard[NeighbourTransform]:
     """Return whether a transform reads other steps than those of the batch."""
     return hasattr(transform, "around")  # isinstance takes 20 times as long, which every sample would pay
-
-
-def as_path(key: Key) -> tuple[str, ...]:
-    """Return a TED key, nested in any way, as a tuple of names.
-
-    Example:
-        >>> as_path("done"), as_path(("next", ("agents", "done")))
-        (('done',), ('next', 'agents', 'done'))
-    """
-    return (key,) if isinstance(key, str) else tuple(part for item in key for part in as_path(item))
 
 
 def as_keys(keys: Key | Sequence[Key]) -> tuple[Key, ...]:

@@ -6,13 +6,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor, is_tensor_collection
 
-from rlx.errors import SchemaMismatchError, TransformError
+from rlx.errors import MissingExtraError, SchemaMismatchError, TransformError
 from rlx.schema import SCALAR_COLUMNS, Field, Role, Schema, name_of
 from rlx.store.array import Rows
 from rlx.store.ted import FLAGS, make_ted, to_rows
 from rlx.transform.transitions import Transitions
+
+try:
+    from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor, is_tensor_collection
+except ModuleNotFoundError as exc:
+    raise MissingExtraError.of("functions of TensorDicts need tensordict", "torch", "tensordict") from exc
 
 
 @dataclass(frozen=True, slots=True)

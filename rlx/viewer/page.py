@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from importlib.metadata import version
 from itertools import zip_longest
 from pathlib import Path
 from string import Template
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.distribution import version
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
 from rlx.store.foreign_types import in_words
@@ -158,7 +158,7 @@ def _document(title: str, path: str, main: str, data: Mapping[str, Any]) -> str:
     return Template(_part("page.html")).substitute(
         id=_e(title),
         path=_e(path),
-        version=_e(version("rlx")),
+        version=_e(version()),
         style=style,
         script=script,
         style_hash=_hash(style),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.errors import MissingExtraError
+from rlx.errors import imported
 from rlx.schema import Role, Schema
 
 if TYPE_CHECKING:
@@ -129,13 +129,9 @@ def image_of(pixels: Frames) -> Image.Image:
 
 def pillow() -> Any:
     """Return the package PIL with its modules used here."""
-    try:
-        import PIL.Image  # an extra
-        import PIL.ImageDraw
-        import PIL.ImageFont
-    except ImportError as exc:
-        raise MissingExtraError.of("images need Pillow", "view") from exc
-    return PIL
+    for part in ("Image", "ImageDraw", "ImageFont"):
+        imported(f"PIL.{part}", "images need Pillow", "view")
+    return imported("PIL", "images need Pillow", "view")
 
 
 class Palette:

@@ -78,6 +78,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "slices": {"slice_len": 2},
     "slices with replacement": {"slice_len": 2, "replacement": True, "batches": 3},
     "blocks of slices": {"slice_len": 2, "shuffle": "blocks", "block": 4, "window": 16},
+    "contexts": {"slice_len": 2, "pad": "left"},
+    "contexts with replacement": {"slice_len": 2, "pad": "right", "replacement": True, "batches": 3},
+    "contexts of trajectories": {"slice_len": 2, "pad": "right", "weighting": "trajectory", "two": True, "batches": 1},
+    "contexts in blocks": {"slice_len": 2, "pad": "left", "shuffle": "blocks", "block": 4, "window": 16},
+    "streams": {"slice_len": 2, "stream": True},
+    "streams of weighted datasets": {"slice_len": 2, "stream": True, "two": True, "weights": [1, 3], "batches": 4},
+    "streams in blocks": {"slice_len": 2, "stream": True, "shuffle": "blocks", "block": 4, "window": 16},
+    "carried streams": {"slice_len": 2, "stream": True, "carry": True, "two": True},
     "two datasets": {"two": True},
     "weights": {"two": True, "weights": [1, 3], "batches": 9},
     "weights with replacement": {"two": True, "weights": [1, 3], "replacement": True, "batches": 4},
@@ -140,7 +148,15 @@ def test_a_state_resumes_with_any_number_of_ranks(
 
 @pytest.mark.parametrize(
     ("case", "workers", "method"),
-    [("steps", 4, "fork"), ("blocks of slices", 2, "fork"), ("weights", 1, "fork"), ("steps", 2, "spawn")],
+    [
+        ("steps", 4, "fork"),
+        ("blocks of slices", 2, "fork"),
+        ("weights", 1, "fork"),
+        ("steps", 2, "spawn"),
+        ("contexts", 2, "fork"),
+        ("carried streams", 2, "fork"),
+        ("streams", 1, "spawn"),
+    ],
 )
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_workers_of_a_data_loader_give_the_same_batches(
@@ -492,6 +508,14 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception]]] = {
     "batches 99: expected 1 to 5": ({"batches": 99}, OptionError),
     "fewer than the 12 ranks": ({"batch_size": 36, "drop_last": False, "rank": 0, "world_size": 12}, OptionError),
     "less than a batch of 64": ({"batch_size": 64}, SamplingError),
+    "pad 'middle': expected": ({"slice_len": 4, "pad": "middle"}, OptionError),
+    "weighting 'steps': expected": ({"slice_len": 4, "weighting": "steps"}, OptionError),
+    "pad, weighting and stream require": ({"pad": "left"}, OptionError),
+    "stream excludes pad": ({"slice_len": 4, "pad": "left", "stream": True}, OptionError),
+    "carry requires": ({"slice_len": 4, "carry": True}, OptionError),
+    "carry excludes": ({"slice_len": 4, "stream": True, "carry": True, "replacement": True}, OptionError),
+    "weighting='trajectory' excludes": ({"slice_len": 4, "weighting": "trajectory", "replacement": True}, OptionError),
+    "all trajectories together have 40": ({"batch_size": 50, "slice_len": 50, "stream": True}, SliceTooLongError),
     "the longest of 5 trajectories has 14": ({"batch_size": 30, "slice_len": 15}, SliceTooLongError),
 }
 
@@ -564,6 +588,9 @@ ORDERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "block 4": (BLOCKS, {**BLOCKS, "block": 8}),
     "window 16": (BLOCKS, {**BLOCKS, "window": 24}),
     "replacement True": ({"replacement": True}, {}),
+    "pad left": ({"slice_len": 2, "pad": "left"}, {"slice_len": 2, "weighting": "step", "pad": "right"}),
+    "weighting step": ({"slice_len": 1, "weighting": "step"}, {"slice_len": 1}),
+    "carry True": ({"slice_len": 2, "stream": True, "carry": True}, {"slice_len": 2, "stream": True}),
     r"weights \[1.0, 3.0\]": ({"weights": [1, 3], "batches": 5}, {}),
 }
 
@@ -632,6 +659,8 @@ def test_blocks_need_few_requests(large: Dataset, server: GcsServer) -> None:
 FAR: dict[str, dict[str, Any]] = {
     "a window of one batch, one rank of two": {"window": 64, "rank": 1, "world_size": 2},
     "slices": {"slice_len": 16, "window": 500},
+    "contexts": {"slice_len": 16, "window": 500, "pad": "left"},
+    "streams": {"slice_len": 16, "window": 500, "stream": True},
     "stacks": {"transform": FrameStack(4), "window": 300},
     "n steps": {"transform": NStep(40), "window": 500, "block": 50},
     "threads": {"prefetch": 6, "threads": 4, "window": 200},

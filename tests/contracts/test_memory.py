@@ -74,7 +74,7 @@ STORAGES: dict[str, Callable[[Dataset], Any]] = {
     "compressed": lambda data: filled(parts.CompressedStorage(100), data),
     "a list": lambda data: filled(parts.ListStorage(100), data),
     "a lazy stack": lambda data: filled(parts.LazyStackStorage(100), data),
-    "given tensors": lambda data: parts.TensorStorage(data.read(slice(None), copy=True)),
+    "given tensors": lambda data: parts.TensorStorage(data.get(slice(None), copy=True)),
 }
 SAMPLERS: dict[str, Callable[[], Any]] = {
     "steps": lambda: parts.RandomSampler(seed=0),
@@ -103,7 +103,7 @@ TRANSFORMS: dict[str, Callable[[Dataset], Any]] = {
 
 
 def filled(storage: Any, data: Dataset) -> Any:
-    ReplayBuffer(storage=storage).extend(data.read(slice(None), copy=True))
+    ReplayBuffer(storage=storage).extend(data.get(slice(None), copy=True))
     return storage
 
 
@@ -242,7 +242,7 @@ BUFFERS: dict[str, Callable[[Dataset], Any]] = {
 
 def online(data: Dataset) -> OfflineToOnlineReplayBuffer:
     made = OfflineToOnlineReplayBuffer(data, online_capacity=50, batch_size=SIZE, seed=0)
-    made.extend(data.read(slice(0, 20), copy=True))
+    made.extend(data.get(slice(0, 20), copy=True))
     return made
 
 
@@ -261,8 +261,8 @@ def test_what_a_dataset_gives(dataset: Dataset) -> None:
     length = int(dataset.trajectories.length[1])
     shared = dataset.trajectory(1)
     assert shared["vector"].data_ptr() + 12 == shared["next", "vector"].data_ptr()
-    check(lambda: iter([dataset.trajectory(1, copy=True), dataset.read(slice(SIZE, SIZE + length), copy=True)]))
-    check(lambda: iter([dataset[[5, 4, 3]], dataset.read([0, 1, 2], copy=True), dataset[4], dataset.read(-1)]))
+    check(lambda: iter([dataset.trajectory(1, copy=True), dataset.get(slice(SIZE, SIZE + length), copy=True)]))
+    check(lambda: iter([dataset[[5, 4, 3]], dataset.get([0, 1, 2], copy=True), dataset[4], dataset.get(-1)]))
     storage = DatasetStorage(dataset)
     rows = torch.arange(3).numpy()
     check(lambda: iter([storage.get(rows), storage.get(rows, ["observation", ("next", "observation"), "index"])]))

@@ -35,7 +35,12 @@ def test_the_recipe_requires_what_the_package_does() -> None:
 def test_the_extra_of_everything_has_all_but_envpool() -> None:
     extras = PROJECT["optional-dependencies"]
     left_out = {"all", "bench", "dev", "envpool", "d3rlpy", "stable-baselines3", "tianshou"}  # which want others
+    left_out |= {"torch"}  # which rlx requires anyway
     assert set(extras["all"]) == {each for name, extra in extras.items() if name not in left_out for each in extra}
+
+
+def test_the_extra_of_what_rlx_core_leaves_out_has_the_bounds_of_rlx() -> None:
+    assert set(PROJECT["optional-dependencies"]["torch"]) <= set(PROJECT["dependencies"])
 
 
 def test_the_description_on_the_index_says_what_the_readme_says() -> None:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Literal, Self, TypedDict
+from typing import Any, Literal, Self, TypedDict, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from rlx.numbers import check_whole
 SLICE_END = ("collector", "slice_end")
 MASK = ("collector", "mask")
 Span = bool | int | Sequence[bool | int]
+Pad = Literal["left", "right"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,15 @@ class Slicing:
     start_at_reset: bool = False
     span: tuple[int | bool, ...] = (False, False)
     cache_values: bool = False
+    pad: Pad | None = None
 
     def __post_init__(self) -> None:
+        if self.pad not in (None, *get_args(Pad)):
+            raise ValueError(f"pad {self.pad!r}: expected 'left' or 'right'")
+        if self.pad and (self.pad_output or self.whole_trajectories or any(self.span)):
+            raise TypeError("pad: expected neither pad_output, whole_trajectories nor span")
+        if self.pad == "left" and self.start_at_reset:
+            raise TypeError("pad 'left': expected no start_at_reset, as slices are drawn by their last step")
         if any(self.span) and (self.whole_trajectories or self.start_at_reset):
             raise TypeError("span: expected neither whole_trajectories nor start_at_reset")
         if len(self.span) != 2:
@@ -60,7 +68,8 @@ class Slicing:
     @property
     def is_plain(self) -> bool:
         """Whether all slices have the requested length."""
-        return self.strict_length and not (self.pad_output or self.whole_trajectories or any(self.span))
+        is_whole = self.strict_length and not (self.pad_output or self.whole_trajectories or any(self.span))
+        return is_whole or self.pad is not None
 
     def shape(self, batch_size: int) -> tuple[int, int | None]:
         """Return the number of slices of a batch and their length; None for whole trajectories."""
@@ -95,7 +104,9 @@ class Slicing:
         return left, right
 
     def is_start(self, index: TrajectoryIndex, rows: Rows, slice_len: int) -> NDArray[np.bool_]:
-        """Return [n] whether a slice may start at each row, so far as its length goes."""
+        """Return [n] whether a slice may start at each row, so far as its length goes; with ``pad``, any may."""
+        if self.pad:
+            return np.ones(len(rows), bool)
         remaining, (_, right) = index.remaining(rows), self.reach(slice_len)
         fits: NDArray[np.bool_]
         if self.strict_length and not right:
@@ -117,15 +128,22 @@ class Slicing:
         """Return [n] the rows of the slices that start at ``starts``, slice after slice, and the marks of their ends.
 
         Args:
-            starts: [slices] where each begins.
+            starts: [slices] where each begins; with ``pad="left"``, where it ends.
             slice_len: at most this many steps each; None: all that follow.
             at_most: [slices] maximal steps of each; None: ``slice_len``.
         """
+        if self.pad and slice_len is not None:
+            rows, mask = contexts(index, starts, slice_len, self.pad)
+            place, count = np.arange(slice_len), mask.sum(axis=1, keepdims=True)
+            first = slice_len - count if self.pad == "left" else np.zeros_like(count)
+            is_first, is_last = (place <= first).reshape(-1), (place >= first + count - 1).reshape(-1)
+            rows = rows.reshape(-1)
+            return rows, {MASK: mask.reshape(-1)} | self.marks(storage, rows, is_first, is_last)
         rows = index.follow(starts, int(index.remaining(starts).max()) if slice_len is None else slice_len)
         if at_most is None and not self.pad_output and rows.size and rows.min() >= 0:
             is_first, is_last = _edges(*rows.shape)
             rows = rows.reshape(-1)
-            return rows, self._marks(storage, rows, is_first=is_first, is_last=is_last)
+            return rows, self.marks(storage, rows, is_first=is_first, is_last=is_last)
         steps = (rows >= 0).sum(axis=1)
         if at_most is not None:
             steps = np.minimum(steps, at_most)
@@ -142,16 +160,42 @@ class Slicing:
         else:
             info, kept = {}, is_real
         rows = rows[kept]
-        return rows, info | self._marks(storage, rows, is_first=(place == 0)[kept], is_last=is_last[kept])
+        return rows, info | self.marks(storage, rows, is_first=(place == 0)[kept], is_last=is_last[kept])
 
-    def _marks(
+    def marks(
         self, storage: Storage, rows: Rows, is_first: NDArray[np.bool_], is_last: NDArray[np.bool_]
     ) -> dict[Any, NDArray[Any]]:
+        """Return the marks of steps [n] that are the first ones of slices, or the last ones."""
         ends = () if self.truncated_key is None else _flag_keys(self.truncated_key)
         init = () if self.init_key is None else (_plain(self.init_key),)
         stored = storage.get_flags(rows, (*ends, *init))
         marks = _ends({key: stored[key] for key in ends if key in stored}, ends[:2], is_last) if ends else {}
         return marks | {key: stored[key] | _beside(is_first, stored[key]) for key in init if key in stored}
+
+
+def stream_marks(
+    slicing: Slicing, storage: Storage, rows: Rows, is_first: NDArray[np.bool_], is_last: NDArray[np.bool_]
+) -> dict[Any, NDArray[Any]]:
+    """Return the marks of steps [n] of streams, as ``Slicing.marks`` does, where steps have no ``is_init``, too."""
+    marks = slicing.marks(storage, rows, is_first, is_last)
+    return marks if slicing.init_key is None else {slicing.init_key: is_first[:, None], **marks}
+
+
+def contexts(index: TrajectoryIndex, rows: Rows, steps: int, pad: Pad) -> tuple[Rows, NDArray[np.bool_]]:
+    """Return [n, steps] rows of contexts, and [n, steps] which of them are no padding.
+
+    Args:
+        rows: [n] the first real step of each with ``pad="right"``, the last one with ``pad="left"``. A context has the
+            steps after it, or before it, as far as its trajectory goes; the one farthest from it fills the rest.
+        steps: steps of a context.
+    """
+    found = index.follow(rows, steps) if pad == "right" else index.precede(rows, steps)
+    is_real = found >= 0
+    if is_real.all():
+        return found, is_real
+    count = is_real.sum(axis=1)
+    farthest = found[np.arange(len(found)), count - 1 if pad == "right" else steps - count]
+    return np.where(is_real, found, farthest[:, None]), is_real
 
 
 class Sliced:
@@ -167,6 +211,7 @@ class Sliced:
     truncated_key = property(attrgetter("slicing.truncated_key"))
     init_key = property(attrgetter("slicing.init_key"))
     strict_length = property(attrgetter("slicing.strict_length"))
+    pad = property(attrgetter("slicing.pad"))
     pad_output = property(attrgetter("slicing.pad_output"))
     whole_trajectories = property(attrgetter("slicing.whole_trajectories"))
     start_at_reset = property(attrgetter("slicing.start_at_reset"))
@@ -179,8 +224,8 @@ class Sliced:
         return self.slicing.index(storage)
 
 
-class SliceOptions(TypedDict, total=False):
-    """Arguments that every sampler of slices takes; see ``SliceSampler``."""
+class StreamOptions(TypedDict, total=False):
+    """Arguments that samplers of streams take, too; see ``SliceSampler``."""
 
     num_slices: int | None
     slice_len: int | None
@@ -190,8 +235,14 @@ class SliceOptions(TypedDict, total=False):
     trajectory_key: NestedKey | None
     truncated_key: NestedKey | None
     init_key: NestedKey | None
+
+
+class SliceOptions(StreamOptions, total=False):
+    """Arguments that every sampler of slices takes; see ``SliceSampler``."""
+
     strict_length: bool
     pad_output: bool
+    pad: Pad | None
     cache_values: bool
 
 
@@ -328,7 +379,10 @@ class SliceStarts:
         """
         if weighting == "trajectory":
             return self.within(index, rng, rng.integers(len(self.firsts), size=slices))
-        places = rng.integers(self.ends[-1], size=slices)
+        return self.nth(index, rng.integers(self.ends[-1], size=slices))
+
+    def nth(self, index: TrajectoryIndex, places: Rows) -> tuple[Rows, Rows | None]:
+        """Return [n] these of all starts, in the order of the trajectories; as ``draw``."""
         trajectories = np.searchsorted(self.ends, places, side="right")
         before = self.ends[trajectories] - self.counts[trajectories]
         return self._at(index, trajectories, places - before)
@@ -388,6 +442,8 @@ def _starts_by_length(steps: NDArray[np.int64], slicing: Slicing, slice_len: int
     if slicing.whole_trajectories:
         fits = np.ones_like(steps, bool) if slice_len is None else steps <= slice_len
         return fits.astype(np.int64)
+    if slicing.pad:
+        return steps.copy()
     length = slice_len or 1
     windows = np.minimum(length, steps)  # shorter trajectories are drawn whole, where they are drawn
     beyond = sum(np.minimum(reach, windows - 1) for reach in slicing.reach(length))

@@ -13,6 +13,7 @@ from tensordict import NestedKey
 from rlx.buffer.protocol import Rows, Storage, TrajectoryIndex
 from rlx.buffer.sampler.prioritized import PRIORITY_WEIGHT, PrioritizedSampler, Reduction
 from rlx.buffer.sampler.slice_starts import (
+    Pad,
     Sliced,
     SliceStarts,
     Span,
@@ -47,6 +48,9 @@ class SliceSampler(Sliced, SeededSampler):
         strict_length: all slices have the requested length; otherwise shorter trajectories are drawn whole, and the
             batch is smaller.
         pad_output: shorter slices are padded with their last step, and ``("collector", "mask")`` marks the real steps.
+        pad: "right": any step may be the first of a slice, which is padded with its trajectory's last step. "left": any
+            step may be the last, and a slice is padded with its trajectory's first step. All slices have the requested
+            length, whatever ``strict_length``, and ``("collector", "mask")`` (bool [n]) marks the real steps.
         weighting: "step": all starts are equally likely. "trajectory": all trajectories are equally likely, and all
             starts within one, as in TorchRL; steps of short trajectories are then drawn more often.
         whole_trajectories: a slice is the whole stored part of a trajectory, and all trajectories are equally likely:
@@ -82,6 +86,7 @@ class SliceSampler(Sliced, SeededSampler):
         init_key: NestedKey | None = "is_init",
         strict_length: bool = True,
         pad_output: bool = False,
+        pad: Pad | None = None,
         weighting: Weighting = "step",
         whole_trajectories: bool = False,
         start_at_reset: bool = False,
@@ -109,6 +114,7 @@ class SliceSampler(Sliced, SeededSampler):
             init_key=init_key,
             strict_length=strict_length,
             pad_output=pad_output,
+            pad=pad,
             whole_trajectories=whole_trajectories,
             start_at_reset=start_at_reset,
             span=span,
@@ -201,6 +207,8 @@ class SliceSampler(Sliced, SeededSampler):
 class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
     """Sampler of one slice of every trajectory per epoch; all starts within a trajectory are equally likely.
 
+    With ``weighting="step"``, an epoch has one slice of every start; with ``pad``, this is one of every step.
+
     An epoch covers the trajectories that are stored when it begins. A write ends it, because it changes trajectories:
     the next batch is the first of a new epoch.
 
@@ -208,13 +216,15 @@ class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
         num_slices: slices per batch; each has ``batch_size // num_slices`` steps.
         slice_len: steps per slice; a batch has ``batch_size // slice_len`` slices. Either this or ``num_slices``.
         drop_last: leave out the last batch of an epoch if it has fewer slices than the others.
-        shuffle: draw trajectories in another random order every epoch; otherwise in the order of their first write.
+        shuffle: draw slices in another random order every epoch; otherwise in the order of their trajectories' first
+            writes.
+        weighting: whether an epoch has one slice of every "trajectory", or of every "step" where one may start.
         replacement: must be False.
-        options: the other arguments of ``SliceSampler``, but for ``weighting`` and ``span``. Without ``strict_length``
-            shorter trajectories are drawn whole.
+        options: the other arguments of ``SliceSampler``, but for ``span``. Without ``strict_length`` shorter
+            trajectories are drawn whole.
 
     Raises:
-        TypeError: ``weighting``, ``span`` or another argument that it does not take.
+        TypeError: ``span`` or another argument that it does not take.
 
     Example:
         >>> data = rlx.open("cartpole").filter("length >= 8")
@@ -229,14 +239,15 @@ class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
         *,
         drop_last: bool = False,
         shuffle: bool = True,
+        weighting: Weighting = "trajectory",
         replacement: bool = False,
         seed: int | None = None,
         generator: torch.Generator | None = None,
         **options: Unpack[WholeOptions],
     ) -> None:
         check_replacement(self, replacement, expected=False)
-        check_options(self, options, WholeOptions, "it draws one slice of every trajectory")
-        super().__init__(seed=seed, generator=generator, **options)
+        check_options(self, options, WholeOptions, "an epoch has one slice of every trajectory, or of every start")
+        super().__init__(seed=seed, generator=generator, weighting=weighting, **options)
         self.drop_last = drop_last
         self.shuffle = shuffle
         self._epoch = Epoch("trajectories", saved_as="trajectories")
@@ -263,13 +274,14 @@ class SliceSamplerWithoutReplacement(EpochSampler, SliceSampler):
 
     def _draw(self, index: TrajectoryIndex, slices: int, slice_len: int | None) -> tuple[Rows, Rows | None]:
         counted = self._counted(index, slice_len)
-        count = len(counted.firsts)
+        count = len(counted.firsts) if self.weighting == "trajectory" else int(counted.ends[-1])
         is_over = self._is_changed or self._generation not in (None, index.generation) or self._epoch.length != count
         self._generation, self._is_changed = index.generation, False
         ordinals, _ = self._epoch.next(
             self._draws, count, slices, drop_last=self.drop_last, shuffle=self.shuffle, is_over=is_over
         )
-        return counted.within(index, self._draws.next(), ordinals)
+        rng = self._draws.next()
+        return counted.within(index, rng, ordinals) if self.weighting == "trajectory" else counted.nth(index, ordinals)
 
 
 class PrioritizedSliceSampler(Sliced, PrioritizedSampler):

@@ -1,23 +1,22 @@
 """A dataset as the read-only storage of a replay buffer; step i is row i."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
-from tensordict import NestedKey, TensorDict, TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 
 from rlx.buffer.index.continuity import Path
 from rlx.buffer.index.trajectory_index import first_generation
 from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex, check_kind
-from rlx.buffer.storage.step_schema import TrajectoryKeys, nested
+from rlx.buffer.storage.step_schema import TrajectoryKeys
 from rlx.errors import SchemaMismatchError
-from rlx.schema import SCALAR_COLUMNS, Role
+from rlx.schema import Role
 from rlx.store.dataset import Dataset
-from rlx.store.step_reader import Places, Stack
-from rlx.store.ted import FLAGS, PlannedBatches, paths_of, read_ted, to_leaf
+from rlx.store.step_reader import Stack
+from rlx.store.ted import FLAGS, PlannedBatches, paths_of_all, read_ted
 from rlx.store.trajectories import Trajectories
 from rlx.transform.protocol import as_path
 
@@ -50,13 +49,7 @@ class DatasetStorage(Storage):
         self.dataset = dataset
         self.max_size = len(dataset)
         self.ndim = 1
-        self._fields = {
-            path: (name, field)
-            for name, field in dataset.schema.fields.items()
-            for path in paths_of(dataset.schema, name)
-        }
-        flags = [(flag,) for flag in FLAGS]
-        self._leaves: list[Path] = [*self._fields, *flags, ("next", "done"), ("collector", "traj_ids"), ("index",)]
+        self._leaves = paths_of_all(dataset.schema)
         self._index: TrajectoryIndex | None = None
 
     def __len__(self) -> int:
@@ -83,6 +76,10 @@ class DatasetStorage(Storage):
         """Return whether every step has this TED leaf."""
         return as_path(key) in self._leaves
 
+    def has_below(self, key: Any) -> bool:
+        """Return whether every step has this TED leaf, or one below it."""
+        return any(_below(path, as_path(key)) for path in self._leaves)
+
     def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
         """Return the steps [n] at these rows as TED, in the order asked for.
 
@@ -91,23 +88,24 @@ class DatasetStorage(Storage):
             KeyError: a key that is not stored.
         """
         _check(rows, self.max_size)
-        if keys is None:
-            return read_ted(self.dataset.steps, self.dataset.schema, rows)
-        return self._some(rows, [as_path(key) for key in keys])
+        paths = None if keys is None else [as_path(key) for key in keys]
+        return read_ted(self.dataset.steps, self.dataset.schema, rows, keys=paths)
 
-    def get_stacked(self, rows: Rows, keys: Keys, stack: Stack) -> TensorDictBase | None:
+    def get_stacked(self, rows: Rows, keys: Keys, stack: Stack, only: Keys | None = None) -> TensorDictBase | None:
         """Return the steps [n] at these rows with stacks [n, k, ...] of observations, now and next.
 
         None if a key is not an observation.
 
         Raises:
             IndexError: no such row.
+            KeyError: a key that is not stored.
         """
         _check(rows, self.max_size)
         names = ["/".join(as_path(key)) for key in keys]
         if not {*names} <= {*self.dataset.schema.names(Role.OBSERVATION)}:
             return None
-        return read_ted(self.dataset.steps, self.dataset.schema, rows, dict.fromkeys(names, stack))
+        paths = None if only is None else [as_path(key) for key in only]
+        return read_ted(self.dataset.steps, self.dataset.schema, rows, dict.fromkeys(names, stack), paths)
 
     def plan(
         self,
@@ -115,6 +113,7 @@ class DatasetStorage(Storage):
         keys: Keys = (),
         stack: Stack | None = None,
         marks: Mapping[Any, Column] | None = None,
+        only: Keys | None = None,
     ) -> PlannedBatches | None:
         """Return batches of the steps at these rows [batches, *shape], located at once; observations may be stacked.
 
@@ -125,9 +124,11 @@ class DatasetStorage(Storage):
             keys: the observations to be stacked.
             stack: how to stack them.
             marks: values to add, by TED key, as ``write_info`` does; each [steps, ...].
+            only: TED keys to read, each a leaf or a group; all by default.
 
         Raises:
             IndexError: no such row.
+            KeyError: a key that is not stored.
         """
         schema, names = self.dataset.schema, ["/".join(as_path(key)) for key in keys]
         if self.dataset.steps.is_remote or any(field.is_text for field in schema.fields.values()):
@@ -137,7 +138,8 @@ class DatasetStorage(Storage):
         _check(rows.reshape(-1), self.max_size)
         added = {as_path(key): values for key, values in (marks or {}).items()}
         stacks = {} if stack is None else dict.fromkeys(names, stack)
-        return PlannedBatches(self.dataset.steps, schema, rows, stacks, added)
+        paths = None if only is None else [as_path(key) for key in only]
+        return PlannedBatches(self.dataset.steps, schema, rows, stacks, added, paths)
 
     def get_flags(self, rows: Rows, keys: Keys) -> dict[NestedKey, NDArray[np.bool_]]:
         """Return [n, 1] those of these flags that every step has, by key; "done" and its parts come from the table."""
@@ -147,39 +149,6 @@ class DatasetStorage(Storage):
         _check(rows, self.max_size)
         ends = self.dataset.steps.ends(rows)
         return {key: ends[path[-1]][:, None] for key, path in paths.items()}
-
-    def _some(self, rows: Rows, keys: list[Path]) -> TensorDictBase:
-        for key in keys:
-            if not any(_below(path, key) for path in self._leaves):
-                raise KeyError(f"{'/'.join(key)!r} is not stored")
-        chosen = [path for path in self._leaves if any(_below(path, key) for key in keys)]
-        reader = self.dataset.steps
-        places = reader.locate(rows)
-        read = cache(lambda name: reader.read(name, places))  # "done" is made of flags that may be wanted too
-        observe = cache(lambda name: reader.read_observations(name, places))
-        leaves = {path: to_leaf(self._leaf(path, places, read, observe)) for path in chosen}
-        return TensorDict(nested(leaves), [len(rows)])
-
-    def _leaf(
-        self,
-        path: Path,
-        places: Places,
-        read: Callable[[str], Column],
-        observe: Callable[[str], tuple[Column, Column]],
-    ) -> Column:
-        if path == ("index",):
-            return places.steps.copy()  # the caller keeps its rows
-        if path == ("collector", "traj_ids"):
-            return places.trajectory
-        if path == ("next", "done"):
-            return np.logical_or(read("terminated"), read("truncated"))[:, None]
-        if path not in self._fields:
-            return np.zeros((len(places.steps), 1), bool)
-        name, field = self._fields[path]
-        if field.role == Role.OBSERVATION:
-            return observe(name)[path[0] == "next"]
-        values = read(name)
-        return values[:, None] if name in SCALAR_COLUMNS else values
 
     def index(self, traj_key: Any = None, end_key: Any = None) -> TrajectoryIndex:
         """Return the index of the dataset's trajectories, which these keys cannot change.

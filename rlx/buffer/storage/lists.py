@@ -88,6 +88,11 @@ class LazyStackStorage(ListStorage):
         """Return whether every step has this leaf; false before the first write."""
         return super().has(key) or 0 < len(self._rest) == self._having[as_path(key)]
 
+    def has_below(self, key: Any) -> bool:
+        """Return whether some steps have this leaf, or one below it."""
+        path = as_path(key)
+        return super().has_below(key) or any(leaf[: len(path)] == path for leaf, steps in self._having.items() if steps)
+
     def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
         """Return the steps [n] at these rows, in the order asked for; a copy.
 

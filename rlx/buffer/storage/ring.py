@@ -152,6 +152,11 @@ class RingStorage(SavedSteps, Storage, ABC):
         """Return whether every step has this leaf; false before the first write."""
         return as_path(key) in self._schema
 
+    def has_below(self, key: Any) -> bool:
+        """Return whether every step has this leaf, or one below it; false before the first write."""
+        path = as_path(key)
+        return any(stored[: len(path)] == path for stored in self._schema)
+
     def get(self, rows: Any, keys: Keys | None = None) -> TensorDictBase:
         """Return the steps [n] at these rows, in the order asked for; a copy.
 

@@ -20,6 +20,8 @@ from rlx.store.step_reader import Padding, Stack
 from rlx.transform import multi_step
 from rlx.transform.protocol import Pointwise, Reader, as_keys, as_path, leaves_named, wanted
 
+STEPS_AHEAD = "steps_to_next_obs"  # of n-step transitions
+
 
 @dataclass(frozen=True, slots=True)
 class FrameStack(OverBatch):
@@ -66,13 +68,13 @@ class FrameStack(OverBatch):
         mine = [key for key in self.keys if wanted(key, keys) or wanted(("next", *as_path(key)), keys)]
         if not mine:
             return below.read(rows, keys)
-        if keys is None and isinstance(below, StoredSteps):
-            stacked = below.read_stacked(rows, mine, self.stack)
-            if stacked is not None and "steps_to_next_obs" not in stacked.keys():  # noqa: SIM118
+        if isinstance(below, StoredSteps):
+            stacked = below.read_stacked(rows, mine, self.stack, keys if keys is None else [*keys, STEPS_AHEAD])
+            if stacked is not None and STEPS_AHEAD not in stacked.keys():  # noqa: SIM118
                 return stacked
-        batch = below.read(rows, None if keys is None else [*keys, *mine])
+        batch = below.read(rows, None if keys is None else [*keys, *mine, STEPS_AHEAD])
         leaves_named(batch, mine)  # raises for any other
-        if "steps_to_next_obs" in batch.keys():  # noqa: SIM118  (a TensorDict iterates over its batch)
+        if STEPS_AHEAD in batch.keys():  # noqa: SIM118  (a TensorDict iterates over its batch)
             raise TransformError("FrameStack cannot stack the observations of n-step transitions")
         back = below.index.precede(rows, self.k)
         missing = back < 0

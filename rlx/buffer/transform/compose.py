@@ -7,20 +7,20 @@ it: the n-step return of clipped rewards, the stack of the frames n steps ahead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
+from tensordict import NestedKey, TensorDict, TensorDictBase, is_leaf_nontensor
 
 from rlx.buffer.protocol import Keys, Rows, Storage
 from rlx.buffer.storage.step_schema import accelerator_of, leaves_of, padded, signed
 from rlx.buffer.storage.tensors import LazyTensorStorage
-from rlx.errors import TransformError
+from rlx.errors import OptionError, TransformError
 from rlx.store.step_reader import Stack
-from rlx.transform.protocol import Neighbours, NeighbourTransform, Pointwise, Reader, needs_neighbours
+from rlx.transform.protocol import Neighbours, NeighbourTransform, Pointwise, Reader, as_path, needs_neighbours, wanted
 
 Transform = Callable[[TensorDictBase], TensorDictBase] | NeighbourTransform
 _MASK = ("collector", "mask")
@@ -40,7 +40,7 @@ class _Reader:
 
 
 class StoredSteps(_Reader):
-    """Reader of the storage, which caches the first rows that were read with all keys."""
+    """Reader of the storage, which caches the first rows that were read, with their keys."""
 
     def __init__(self, storage: Storage, index: Callable[[], Neighbours]) -> None:
         self._storage = storage
@@ -54,17 +54,16 @@ class StoredSteps(_Reader):
 
     def read(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
         """Return the steps [n] at these rows."""
-        if keys is None:
-            steps = self._storage.get(rows)
-            if self._batch is None:
-                # A shallow copy: the transforms replace entries of the batch, and must not replace them here.
-                self._batch = steps.copy()
-                self._rows, self._first = np.unique(rows, return_index=True)
-            return steps
+        if keys is not None:
+            keys = [key for key in keys if self._storage.has_below(key)]
         if self._batch is None:
+            steps = self._storage.get(rows, keys)
+            # A shallow copy: the transforms replace entries of the batch, and must not replace them here.
+            self._batch, self._keys = steps.copy(), keys
+            self._rows, self._first = np.unique(rows, return_index=True)
+            return steps
+        if keys is None or not all(wanted(key, self._keys) for key in keys):
             return self._storage.get(rows, keys)
-        stored = self._batch.keys(include_nested=True)
-        keys = [key for key in keys if key in stored]
         place = self._places(rows)
         known = np.flatnonzero(place >= 0)
         if not len(known):
@@ -78,9 +77,18 @@ class StoredSteps(_Reader):
         both: Any = torch.cat([seen, self._storage.get(rows[fresh], keys)])  # torch knows no TensorDict
         return pick_steps(both, position)
 
-    def read_stacked(self, rows: Rows, keys: Keys, stack: Stack) -> TensorDictBase | None:
-        """Return the steps [n] at these rows with stacks of observations, if the storage makes them."""
-        return None if self._batch is not None else self._storage.get_stacked(rows, keys, stack)
+    def read_stacked(self, rows: Rows, keys: Keys, stack: Stack, only: Keys | None) -> TensorDictBase | None:
+        """Return the steps [n] at these rows with stacks of observations, if the storage makes them.
+
+        Args:
+            keys: the observations to be stacked.
+            only: the keys to read, of which at least the stored ones are; all by default.
+        """
+        if self._batch is not None:
+            return None
+        if only is None:
+            return self._storage.get_stacked(rows, keys, stack)
+        return self._storage.get_stacked(rows, keys, stack, [key for key in only if self._storage.has_below(key)])
 
     def _places(self, rows: Rows) -> Rows:
         """Return [n] where each row is in the remembered batch; -1 where it is not."""
@@ -144,6 +152,51 @@ def reader(storage: Storage, transforms: Sequence[Any], index: Callable[[], Neig
     for transform in transforms:
         top = Transformed(transform, top)
     return top
+
+
+def read_steps(
+    storage: Storage,
+    transforms: Sequence[Any],
+    index: Callable[[], Neighbours],
+    rows: Rows,
+    keys: Keys | None = None,
+) -> TensorDictBase:
+    """Return the steps [n] at these rows after transforms, as ``reader`` reads them, with these keys only.
+
+    Raises:
+        KeyError: a key that neither the storage nor a transform has.
+    """
+    if not transforms:
+        return storage.get(rows, keys)
+    steps = reader(storage, transforms, index).read(rows, keys)
+    if keys is None:
+        return steps
+    for key in keys:
+        if steps.get(key, None) is None:
+            raise KeyError(f"{'/'.join(as_path(key))!r} is neither stored nor made by a transform")
+    return steps.select(*keys)
+
+
+def checked_keys(keys: Sequence[NestedKey] | None) -> Keys | None:
+    """Return the ``keys`` of batches.
+
+    Raises:
+        OptionError: they are no keys.
+    """
+    if keys is None:
+        return None
+    if isinstance(keys, str) or not isinstance(keys, Iterable) or not keys:
+        raise OptionError(f"keys {keys!r}: expected a list of keys")
+    paths = dict.fromkeys(as_path(key) for key in keys)
+    # A leaf beside its group would restrict the group to it.
+    outer = [path for path in paths if not any(path[:size] in paths for size in range(1, len(path)))]
+    return tuple(path if len(path) > 1 else path[0] for path in outer)
+
+
+def chosen_marks(marks: Mapping[Any, Any], keys: Keys) -> Mapping[Any, Any]:
+    """Return the values of a sampler that come with these keys: all but the flags under ``next`` that are not asked
+    for."""
+    return {key: value for key, value in marks.items() if as_path(key)[0] != "next" or wanted(key, keys)}
 
 
 def split(transforms: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:

@@ -12,11 +12,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.error import DependencyNotInstalled, NameNotFound, NamespaceNotFound, UnregisteredEnv, VersionNotFound
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
+from rlx.collector.environment.autoreset import AutoresetMode
 from rlx.collector.environment.vector import OWN_THREADS, RESET_MASK, VectorEnvironment, serial
-from rlx.errors import CollectError, MissingExtraError
+from rlx.errors import CollectError, MissingExtraError, check_installed, imported
 from rlx.wording import nearest
 
 PREFIX = "ALE/"
@@ -59,10 +60,8 @@ def register(env_id: str) -> None:
     """Register Atari games with gymnasium if the id is one."""
     if not env_id.startswith(PREFIX):
         return
-    if find_spec("ale_py") is None:
-        raise MissingExtraError.of(f"{env_id} needs ale-py", "atari")
-    import ale_py  # only some users have it
-
+    check_installed("gymnasium", f"{env_id} needs gymnasium", "atari")
+    ale_py = imported("ale_py", f"{env_id} needs ale-py", "atari")
     gymnasium.register_envs(ale_py)
 
 
@@ -110,7 +109,7 @@ class Pool(VectorEnv[Any, Any, Any]):
 
     def __init__(self, env_id: str, num_envs: int) -> None:
         self._task = env_id.removeprefix(POOL)
-        self._envpool = _imported()
+        self._envpool = imported("envpool", f"{env_id} needs envpool", "envpool")
         if self._task not in self._envpool.list_all_envs():
             near = nearest(self._task, self._envpool.list_all_envs())
             hint = f"did you mean {' or '.join(POOL + name for name in near)}?" if near else "envpool.list_all_envs()"
@@ -177,14 +176,6 @@ def _replaced(observation: Any, rows: Any, mask: NDArray[np.bool_]) -> Any:
     replaced = np.array(observation)
     replaced[mask] = rows
     return replaced
-
-
-def _imported() -> Any:
-    try:
-        import envpool  # only some users have it
-    except ModuleNotFoundError as exc:
-        raise MissingExtraError("envpool is not installed", hint="pip install 'rlx[envpool]'") from exc
-    return envpool
 
 
 def of_id(env_id: str, options: Mapping[str, Any], num_envs: int, *, is_batched: bool) -> VectorEnvironment:

@@ -9,9 +9,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
+from rlx.collector.environment.autoreset import SAME_STEP, AutoresetMode
 from rlx.collector.environment.intake import At, Intake, copied
 from rlx.numbers import check_flag, check_real
 
@@ -118,7 +119,8 @@ class SerialVectorEnv(_Infos, SyncVectorEnv):
     """
 
     def __init__(self, makes: Sequence[Any], name: str) -> None:
-        super().__init__(makes, autoreset_mode=AutoresetMode.SAME_STEP)
+        super().__init__(makes, **SAME_STEP)
+        self.metadata: dict[str, Any] = {**self.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
         self.intake = Intake(name)
         self._bare = list(self.envs)
         self.envs: Any = in_lanes(self.envs, self.intake)
@@ -130,9 +132,20 @@ class SerialVectorEnv(_Infos, SyncVectorEnv):
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
         """Return gymnasium's two results."""
-        if self._plain is not None and options is not None and "reset_mask" in options:
+        n = self.num_envs
+        mask = None if options is None else options.pop("reset_mask", None)
+        if mask is None:
+            self._env_obs: list[Any] = [None] * n
+        elif self._plain is not None:
             self._env_obs = list(self._latest)  # of those that are not reset
-        self._latest, infos = super().reset(seed=seed, options=options)
+        infos: dict[str, Any] = {}
+        seeds = [None] * n if seed is None else range(seed, seed + n) if isinstance(seed, int) else seed
+        for number, (env, own) in enumerate(zip(self.envs, seeds, strict=True)):
+            if mask is None or mask[number]:
+                self._env_obs[number], info = env.reset(seed=own, options=options)
+                infos = self._add_info(infos, info, number)
+        empty: Any = create_empty_array(self.single_observation_space, n, np.empty)
+        self._latest = concatenate(self.single_observation_space, self._env_obs, empty)
         return self._latest, infos
 
     def step(self, actions: Any) -> Any:
@@ -178,8 +191,9 @@ class SerialVectorEnv(_Infos, SyncVectorEnv):
 
 
 class ParallelVectorEnv(_Infos, AsyncVectorEnv):
-    """gymnasium's environments, each in a process, reset in the step that ends an episode."""
+    """gymnasium's environments, each in a process, reset in the step that ends an episode; gymnasium 1.0 resets them in
+    the next one."""
 
     def __init__(self, makes: Sequence[MakeEnv], name: str, start_method: str) -> None:
         lanes = [partial(made_in_lane, make, number, name) for number, make in enumerate(makes)]
-        super().__init__(lanes, context=start_method, autoreset_mode=AutoresetMode.SAME_STEP)
+        super().__init__(lanes, context=start_method, **SAME_STEP)

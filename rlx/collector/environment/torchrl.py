@@ -12,12 +12,14 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
+from rlx.collector.environment.autoreset import AutoresetMode
 from rlx.collector.environment.space import Fields, Space
 from rlx.errors import CollectError
+from rlx.store.foreign_types import discrete
 
 # Longer than any text of an observation: gymnasium wants a limit, TorchRL knows none.
 _MAX_TEXT = 1 << 20
@@ -74,7 +76,7 @@ def space_of(spec: Any, name: str) -> Space:
     if "Categorical" in kinds and dtype.kind in "iu" and spec.space.n > 0:
         if shape:
             return spaces.MultiDiscrete(np.full(shape, spec.space.n, np.int64), dtype.type)
-        return spaces.Discrete(spec.space.n, dtype=dtype.type)
+        return discrete(spec.space.n, 0, dtype)
     if "Unbounded" in kinds:
         low, high = (-np.inf, np.inf) if dtype.kind == "f" else _limits(dtype)
         return _box(low, high, shape, dtype)

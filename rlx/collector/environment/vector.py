@@ -10,10 +10,11 @@ from typing import Any, Literal, NamedTuple
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.async_vector_env import AsyncState
 from numpy.typing import NDArray
 
+from rlx.collector.environment.autoreset import AutoresetMode, declared, resets_some
 from rlx.collector.environment.intake import At, Intake, copied
 from rlx.collector.environment.lanes import FINAL_OBS, REMARKS, MakeEnv, ParallelVectorEnv, SerialVectorEnv, in_lanes
 from rlx.collector.environment.space import Space
@@ -105,8 +106,8 @@ class VectorEnvironment:
         if isinstance(base, SyncVectorEnv) and not isinstance(base, SerialVectorEnv):
             base.envs = in_lanes(base.envs, self.intake)  # type: ignore[assignment]
         self._base = _base_of(env)
-        declared = (env.metadata or {}).get("autoreset_mode")
-        self._mode = None if declared is None else _mode_of(declared, f"{name} declares autoreset mode")
+        mode = declared(env)
+        self._mode = None if mode is None else _mode_of(mode, f"{name} declares autoreset mode")
         leaf = self.observation_space
         self._plain = (leaf.dtype, (self.num_envs, *(leaf.shape or ()))) if isinstance(leaf, spaces.Box) else None
         self._ended = np.zeros(self.num_envs, bool)
@@ -160,7 +161,7 @@ class VectorEnvironment:
             CollectError: an environment failed, or can only be reset together with the others.
         """
         # An environment that does not know the mask would reset all.
-        is_known = isinstance(self._env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        is_known = resets_some(self._env)
         declares = self._mode in (AutoresetMode.SAME_STEP, AutoresetMode.DISABLED)
         knows = is_known or self._env.metadata.get(RESET_MASK) or declares
         if not knows and not which.all():

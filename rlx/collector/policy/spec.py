@@ -2,8 +2,9 @@
 
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,11 +13,12 @@ from typing import Any, Self
 from rlx.collector.environment.space import Arrays, RandomPolicy, Space
 from rlx.collector.environment.vector import VectorEnvironment
 from rlx.collector.policy.protocol import Choice, EpsilonGreedy, FunctionPolicy, Policy, Situation
-from rlx.errors import CollectError, OptionError, PolicyNotFoundError
+from rlx.errors import CollectError, OptionError, PolicyNotFoundError, check_installed
 from rlx.transform.code import load_object as load_user_object
 from rlx.wording import did_you_mean
 
 _TENSORDICTS = ("TensorDict", "TensorDictBase")
+_TURNS = threading.RLock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,8 @@ class UnannotatedPolicy:
 
 
 def _loaded(text: str) -> Any:
+    if ".pt" in text:
+        check_installed("torch", f"policy {text!r} needs torch", "torch")
     if text.endswith((".pt2", ".pt")):
         from rlx.collector.policy.module import load_exported  # torch takes seconds
 
@@ -202,5 +206,11 @@ def exploring(exploration_type: str) -> Iterator[None]:
         return
     from tensordict.nn import InteractionType, set_interaction_type  # not imported here
 
-    with set_interaction_type(InteractionType[exploration_type], thread_local=True):
+    kind = InteractionType[exploration_type]
+    turns: AbstractContextManager[Any] = nullcontext()
+    try:
+        explores = set_interaction_type(kind, thread_local=True)
+    except TypeError:  # an older tensordict has one type for all threads: they take turns
+        explores, turns = set_interaction_type(kind), _TURNS
+    with turns, explores:
         yield

@@ -160,6 +160,14 @@ class Episodes:
         """Steps of the episodes that have not ended."""
         return sum(running.steps for running in self._running)
 
+    def state(self) -> list[Any]:
+        """Return the running episodes, as numbers and arrays."""
+        return [[running.steps, [list(piece) for piece in running.pieces]] for running in self._running]
+
+    def load_state(self, state: Sequence[Any]) -> None:
+        """Continue from a state of ``state``."""
+        self._running = [_Running([Piece(*piece) for piece in pieces], steps) for steps, pieces in state]
+
     def add(self, steps: Steps, limit: int | None = None) -> list[Ended]:
         """Return the episodes that these steps end, together; an empty list if they end none.
 

@@ -13,9 +13,7 @@ from typing import Any
 
 from rlx.collector.environment.gym_env import EnvSource, open_environment
 from rlx.collector.environment.space import RandomPolicy
-from rlx.collector.environment.state_capture import capture
-from rlx.collector.environment.state_restore import restore
-from rlx.collector.environment.state_rules import HiddenStateError
+from rlx.collector.environment.state import HiddenStateError, restore_state, save_state
 from rlx.collector.policy.protocol import FunctionPolicy, Policy, RandomActions
 from rlx.collector.policy.spec import as_policy, exploring, has_torch
 from rlx.collector.rollout.infos import InfoKeys, Infos
@@ -135,17 +133,17 @@ class StepWorker:
         """Close the environment."""
         self._environment.close()
 
-    def state(self) -> dict[str, Any]:
+    def state(self, trust: bool) -> dict[str, Any]:
         """Return the state of rollout, environment and generators; raise HiddenStateError if it cannot be read."""
-        live = None if self._rollout is None else capture([self._rollout, self._random])
+        live = None if self._rollout is None else save_state([self._rollout, self._random], trust=trust)
         return {"live": live, "version": self._version, "generators": generator_state()}
 
-    def load_state(self, state: Mapping[str, Any], first_env: int) -> None:
+    def load_state(self, state: Mapping[str, Any], first_env: int, trust: bool) -> None:
         """Continue from a state of ``state``; raise HiddenStateError if it does not fit."""
         if state["live"] is None:
             return
         self._begin(0, first_env, self._config.seed)
-        self._rollout, self._random = restore([self._rollout, self._random], state["live"], (Steps,))
+        self._rollout, self._random = restore_state([self._rollout, self._random], state["live"], trust=trust)
         self._version = state["version"]
         set_generator_state(state["generators"])
 
@@ -271,16 +269,17 @@ class StepPool(WorkerPool[StepTask]):
         """The last published weights."""
         return self._weights
 
-    def state(self) -> list[dict[str, Any]]:
+    def state(self, trust: bool) -> list[dict[str, Any]]:
         """Return the state of every worker; raise HiddenStateError if one cannot be read, or has pending tasks."""
-        return [self._idle(worker).call(StepWorker.state).result() for worker in range(len(self._actors))]
+        save = partial(StepWorker.state, trust=trust)
+        return [self._idle(worker).call(save).result() for worker in range(len(self._actors))]
 
-    def load_state(self, states: Sequence[Mapping[str, Any]], first_envs: Sequence[int]) -> None:
+    def load_state(self, states: Sequence[Mapping[str, Any]], first_envs: Sequence[int], trust: bool) -> None:
         """Restore the states of workers; raise HiddenStateError if one cannot be restored."""
         if len(states) != len(self._actors):
             raise HiddenStateError(f"there were {len(states)} workers, and now are {len(self._actors)}")
         for worker, (state, first) in enumerate(zip(states, first_envs, strict=True)):
-            load = partial(StepWorker.load_state, state=state, first_env=first)
+            load = partial(StepWorker.load_state, state=state, first_env=first, trust=trust)
             self._idle(worker).call(load).result()
 
     def _idle(self, worker: int) -> Actor[Any, Any]:

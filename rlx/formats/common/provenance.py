@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
 from rlx.block import Block
+from rlx.distribution import version
 from rlx.errors import RlxError, SchemaMismatchError
 from rlx.formats.common.exporter import Experience
 from rlx.formats.common.fields import NOT_TAKEN
@@ -37,7 +37,7 @@ _OF_READING = frozenset({"left_out", "left_out_not_numbers", NOT_TAKEN, *COUNTED
 def provenance(experience: Experience, losses: Sequence[str]) -> Mapping[str, Any]:
     """Return the dataset's name, notes, schema, names and fingerprint, the losses and rlx's version, for JSON."""
     return {
-        "rlx": version("rlx"),
+        "rlx": version(),
         "id": experience.id,
         "notes": dict(experience.notes),
         "losses": list(losses),

@@ -115,6 +115,8 @@ class Video:
         self.path = path
         self._shape = shape
         self._av = pyav()
+        # PyAV before 17 always converts in one thread.
+        self._one_thread = {"threads": 1} if int(self._av.__version__.split(".")[0]) >= 17 else {}
         check_samples(path)
         height, width, _ = shape
         # The decoder refuses larger frames before it allocates them, whatever the container says.
@@ -180,7 +182,7 @@ class Video:
                 f"{self.path}: expected frames of {list(self._shape[:2])}, found {[frame.height, frame.width]}"
             )
         with self._translated():
-            self._last = (shown, frame.to_ndarray(format="rgb24", threads=1))
+            self._last = (shown, frame.to_ndarray(format="rgb24", **self._one_thread))
         self._advance()
         return self._last[1]
 

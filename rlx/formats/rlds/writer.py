@@ -4,13 +4,13 @@ import json
 import re
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.distribution import version
 from rlx.errors import ExportError
 from rlx.formats.common.exporter import Experience, Piece, check_values, common_losses, pieces, unflagged_ends
 from rlx.formats.common.provenance import KEY, provenance
@@ -95,7 +95,7 @@ class RLDSExporter:
             "shardLengths": [str(count) for count in shards.lengths],
         }
         info = {"name": name, "version": _VERSION, "fileFormat": FILE_FORMAT, "splits": [split]}
-        _save(path / INFO, {**info, "description": f"{experience.id}, written by rlx {version('rlx')}"})
+        _save(path / INFO, {**info, "description": f"{experience.id}, written by rlx {version()}"})
 
 
 def _rows(experience: Experience, piece: Piece) -> dict[str, NDArray[Any]]:

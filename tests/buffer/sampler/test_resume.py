@@ -23,6 +23,7 @@ from rlx.buffer import (
     SamplerWithoutReplacement,
     SliceSampler,
     SliceSamplerWithoutReplacement,
+    StreamSampler,
     TensorDictReplayBuffer,
 )
 from rlx.errors import SamplingError
@@ -38,6 +39,12 @@ SAMPLERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "any slices": (SliceSampler, {"slice_len": SLICE, "strict_length": False}),
     "slices by trajectory": (SliceSampler, {"num_slices": BATCH // SLICE, "weighting": "trajectory"}),
     "slices that span": (SliceSampler, {"slice_len": SLICE, "span": (1, True)}),
+    "contexts": (SliceSampler, {"slice_len": SLICE, "pad": "right"}),
+    "contexts by trajectory": (SliceSampler, {"slice_len": SLICE, "pad": "left", "weighting": "trajectory"}),
+    "contexts without": (SliceSamplerWithoutReplacement, {"slice_len": SLICE, "pad": "left", "weighting": "step"}),
+    "prioritized contexts": (PrioritizedSliceSampler, {**by_priority, "slice_len": SLICE, "pad": "left"}),
+    "streams": (StreamSampler, {"slice_len": SLICE}),
+    "carried streams": (StreamSampler, {"num_slices": 4, "carry": True}),
     "whole": (SliceSampler, {"num_slices": 2, "whole_trajectories": True}),
     "slices without": (SliceSamplerWithoutReplacement, {"slice_len": SLICE}),
     "any slices without": (SliceSamplerWithoutReplacement, {"slice_len": SLICE, "strict_length": False}),

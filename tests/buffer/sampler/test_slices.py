@@ -271,7 +271,7 @@ def test_a_write_changes_what_is_drawn() -> None:
     assert drawn_like(sampler.sample(storage, 3 * 1000)[0][::3], {0: 1, 3: 1 / 3, 4: 1 / 3, 5: 1 / 3})
 
 
-@pytest.mark.parametrize("option", [{"weighting": "trajectory"}, {"span": True}, {"slice_length": 3}])
+@pytest.mark.parametrize("option", [{"span": True}, {"slice_length": 3}])
 def test_without_replacement_takes_no_argument_that_it_would_ignore(option: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=f"SliceSamplerWithoutReplacement takes no {next(iter(option))}"):
         SliceSamplerWithoutReplacement(slice_len=3, **option)

@@ -342,7 +342,7 @@ def test_errors_of_rlx_in_a_users_function_stay() -> None:
 
 def test_packages_of_environments_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
-    with pytest.raises(MissingExtraError, match="envpool is not installed") as error:
+    with pytest.raises(MissingExtraError, match="needs envpool, which is not installed") as error:
         open_environment("envpool/CartPole-v1")
     assert error.value.hint == "pip install 'rlx[envpool]'"
     monkeypatch.setitem(sys.modules, "ale_py", None)

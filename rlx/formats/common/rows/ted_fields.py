@@ -278,6 +278,8 @@ def feature_of(kind: Any) -> dict[str, Any]:
         return {"_type": "Image"}
     if arrow.types.is_fixed_size_list(kind):
         return {"feature": feature_of(kind.value_type), "length": kind.list_size, "_type": "List"}
+    if arrow.types.is_list(kind):
+        return {"feature": feature_of(kind.value_type), "length": -1, "_type": "List"}
     names = {"halffloat": "float16", "float": "float32", "double": "float64"}
     return {"dtype": names.get(str(kind), str(kind)), "_type": "Value"}
 
@@ -289,9 +291,9 @@ def _batch(experience: Experience, piece: Piece, index: int, pictures: Mapping[s
     for name in schema.names(Role.OBSERVATION):
         recorded = piece.next(name)[count - 1 :] if piece.is_last and piece.final_recorded else piece.data[name][:0]
         field = schema[name]
-        kind = picture_type() if name in pictures else arrow_type(field.dtype, field.shape)
+        kind = picture_type() if name in pictures else arrow_type(field.dtype, field.shape, is_nullable=True)
         nulls = arrow.nulls(count - len(recorded), kind)
-        columns[f"next/{name}"] = arrow.concat_arrays([nulls, _column(recorded, pictures.get(name))])
+        columns[f"next/{name}"] = arrow.concat_arrays([nulls, _column(recorded, pictures.get(name)).cast(kind)])
     columns[INDEX] = from_rows(np.arange(index, index + count))
     columns |= {path: from_rows(rows) for path, rows in locations(experience, piece).items()}
     return arrow.RecordBatch.from_pydict(columns)
