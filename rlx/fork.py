@@ -7,12 +7,16 @@ them alive.
 
 import itertools
 import os
+import shutil
 import sys
+import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rlx.errors import ForkError
@@ -65,6 +69,14 @@ def released_here(release: Callable[[], object]) -> Iterator[None]:
     finally:
         if os.getpid() == owner:
             release()
+
+
+@contextmanager
+def temporary_directory() -> Iterator[Path]:
+    """Make a directory for a ``with``, which a fork that ends in it does not remove, as that of ``tempfile`` would."""
+    made = Path(tempfile.mkdtemp(prefix="rlx-"))
+    with released_here(partial(shutil.rmtree, made, ignore_errors=True)):
+        yield made
 
 
 class ThisProcessOnly:

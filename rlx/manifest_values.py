@@ -105,7 +105,8 @@ def _are_plain_figures(figures: Any) -> bool:
 
 
 def check_statistics(statistics: Any) -> None:
-    """Raise ValueError unless statistics are figures by their names, each a number, none, or counts of values."""
+    """Raise ValueError unless statistics are figures by their names, each a number, none, a list of such, or counts of
+    values."""
     if not isinstance(statistics, dict):
         raise TypeError(f"statistics are {statistics!r:.80}")
     others = {name: figures for name, figures in statistics.items() if not _are_plain_figures(figures)}
@@ -118,11 +119,12 @@ def check_statistics(statistics: Any) -> None:
                 counted = isinstance(figure, dict) and all(is_count(count) for count in figure.values())
                 if not counted:
                     raise ValueError(f"{name}.{key} is {figure!r:.80}")
-            elif key == "count":
-                if not is_count(figure):
-                    raise ValueError(f"{name}.{key} is {figure!r:.80}")
-            elif figure is not None and not _is_number(figure):
+            elif not all(map(is_count if key == "count" else _is_figure, figure if type(figure) is list else [figure])):
                 raise ValueError(f"{name}.{key} is {figure!r:.80}")
+
+
+def _is_figure(figure: Any) -> bool:
+    return figure is None or _is_number(figure)
 
 
 def check_counts(counts: Any, what: str) -> None:

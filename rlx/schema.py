@@ -14,7 +14,7 @@ role             in TED                                      rows
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -40,6 +40,7 @@ DTYPES = frozenset(
     {"bool", "float16", "float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
 )
 _MAX_DIMENSIONS = 16
+_MAX_CHANNELS = 4
 _MAX_ROW_BYTES = 2**32
 
 
@@ -254,6 +255,18 @@ class Schema:
     def from_json(cls, described: Mapping[str, Any]) -> Self:
         """Return the schema that a manifest describes."""
         return cls({name: Field.from_json(field) for name, field in described.items()})
+
+
+def channel_axis(shape: Sequence[int]) -> int | None:
+    """Return which axis of pictures [H, W, C] or [C, H, W] is that of the channels, 4 at most; None of other shapes.
+
+    Example:
+        >>> channel_axis((84, 84, 3)), channel_axis((3, 84, 84)), channel_axis((84, 84))
+        (2, 0, None)
+    """
+    if len(shape) != 3:
+        return None
+    return next((axis for axis in (2, 0) if shape[axis] <= _MAX_CHANNELS), None)
 
 
 def as_path(key: Key) -> tuple[str, ...]:

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from rlx.results import Inspection
+
 
 _FEWEST_BARS = 3
+_MOST_PARTS = 32  # of a vector: rows of the table
 _TRAJECTORY_COLUMNS = (">trajectory", "shard", ">start", ">length", ">return", "end", "whole")
 
 
@@ -65,6 +68,7 @@ def inspect(
         if not document["episodes"]["pieces"]:
             shown = {name: figures for name, figures in shown.items() if name not in OF_ALL.values()}
         parts += ["", *_stats_tables(shown)]
+        parts += [f"{name}: one figure for all {count} parts, as rlx 0.1.0 wrote it" for name, count in _joint(found)]
     if (rows := found.trajectory) is not None:
         document["trajectory"] = JsonRows(rows.parts())
         parts += ["", Listing(_TRAJECTORY_COLUMNS, lambda: _trajectory_lines(rows.parts()))]
@@ -156,11 +160,7 @@ def _whole(episodes: "Mapping[str, Any]") -> str:
 
 
 def _stats_tables(stats: "Mapping[str, Any]") -> "list[str | Table]":
-    measured = [
-        (name, *(number(figures[key]) for key in ("min", "max", "mean", "std")))
-        for name, figures in stats.items()
-        if "counts" not in figures
-    ]
+    measured = [row for name, figures in stats.items() if "counts" not in figures for row in _measured(name, figures)]
     parts: list[str | Table] = [table(["", ">min", ">max", ">mean", ">std"], measured)]
     for name, figures in stats.items():
         if counts := figures.get("counts"):
@@ -168,6 +168,27 @@ def _stats_tables(stats: "Mapping[str, Any]") -> "list[str | Table]":
             rows = [(value, f"{count:,}", f"{count / total:.1%}") for value, count in counts.items()]
             parts += ["", table([name, ">steps", ">share"], rows)]
     return parts
+
+
+def _joint(found: "Inspection") -> "Iterator[tuple[str, int]]":
+    """Yield the fields whose manifest has one figure where later versions write one for each part, and the parts."""
+    from rlx.store.statistics import parted_axis
+
+    for name, field in found.schema.items():
+        figures, axis = (found.stats or {}).get(name, {}), parted_axis(field["shape"])
+        if axis is not None and isinstance(figures.get("mean"), float):
+            yield name, field["shape"][axis]
+
+
+def _measured(name: str, figures: "Mapping[str, Any]") -> "Iterator[tuple[str, ...]]":
+    """Yield the row of a statistic; of a vector or of channels, one for each, unless they are many."""
+    from rlx.store.statistics import apart
+
+    parts = apart(name, figures)
+    for part, one in parts[:_MOST_PARTS]:
+        yield (part, *(number(one[key]) for key in ("min", "max", "mean", "std")))
+    if (more := len(parts) - _MOST_PARTS) > 0:
+        yield (f"{more:,} more: --json", "", "", "", "")
 
 
 def _trajectory_lines(parts: "Iterable[Mapping[str, Any]]") -> "Iterator[tuple[str, ...]]":

@@ -37,6 +37,10 @@ class Dataset(stored.Dataset):
     ``dataset[indices]`` (list, numpy or torch; negative; boolean mask) are TED TensorDicts of batch size [], [j - i]
     and [n], in the order asked for. It can be shared between threads and sent to other processes.
 
+    Of consecutive steps of one trajectory, as ``dataset[i:j]`` and ``trajectory(i)`` give them, ``observation`` and
+    ``("next", "observation")`` share memory: what changes one in place changes the other. ``read(index, copy=True)``
+    and ``trajectory(i, copy=True)`` give memory of its own to each key, as buffers and loaders do.
+
     Attributes:
         manifest: name, schema, shards, notes and lineage of the dataset.
 

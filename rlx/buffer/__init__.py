@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer as TensorDictReplayBuffer
     from rlx.buffer.transform import Compose as Compose
     from rlx.buffer.transform import FrameStack as FrameStack
+    from rlx.buffer.transform import Normalize as Normalize
     from rlx.buffer.transform import NStep as NStep
     from rlx.buffer.transform import ReturnToGo as ReturnToGo
     from rlx.buffer.transform import RewardClip as RewardClip

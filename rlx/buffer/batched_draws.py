@@ -25,7 +25,7 @@ def is_planned(storage: Storage, around: Sequence[Any]) -> TypeGuard[DatasetStor
     """Return whether batches of a storage through transforms that need neighbours may be read as planned."""
     if type(storage) is not DatasetStorage:  # others may read steps in their own way
         return False
-    is_stack = len(around) == 1 and type(around[0]) is FrameStack and around[0].is_plain
+    is_stack = len(around) == 1 and type(around[0]) is FrameStack
     return not around or (is_stack and not storage.has("steps_to_next_obs"))
 
 
@@ -45,8 +45,8 @@ def planned(
     """
     if not is_planned(storage, around):
         return None
-    keys, k = (around[0].keys, around[0].k) if around else ((), 1)
-    return storage.plan(rows, keys, k, marks if only is None else chosen_marks(marks or {}, only), only)
+    keys, stack = (around[0].keys, around[0].stack) if around else ((), None)
+    return storage.plan(rows, keys, stack, marks if only is None else chosen_marks(marks or {}, only), only)
 
 
 class DrawsAhead:

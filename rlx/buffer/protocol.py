@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from tensordict import NestedKey, TensorDictBase
 
+from rlx.store.step_reader import Stack
 from rlx.transform.protocol import Neighbours
 from rlx.wording import first_of
 
@@ -139,16 +140,21 @@ class Storage(Protocol):
         """Return the steps [n] at these rows as a checkpoint keeps them, texts as the numbers of ``state_dict``."""
         return self.get(rows)
 
-    def get_stacked(self, rows: Rows, keys: Keys, k: int, only: Keys | None = None) -> TensorDictBase | None:  # noqa: ARG002
+    def get_stacked(
+        self,
+        rows: Rows,  # noqa: ARG002
+        keys: Keys,  # noqa: ARG002
+        stack: Stack,  # noqa: ARG002
+        only: Keys | None = None,  # noqa: ARG002
+    ) -> TensorDictBase | None:
         """Return the steps [n] at these rows with stacks [n, k, ...] of observations, now and next.
 
-        None if the storage has no faster way than reading the steps before each. Where an episode has fewer than k
-        observations so far, its first one is repeated.
+        None if the storage has no faster way than reading the steps before each. Both have memory of their own.
 
         Args:
             rows: [n] rows.
             keys: the observations to be stacked.
-            k: observations per stack.
+            stack: observations per stack, and what stands for those before the first of an episode.
             only: TED keys to read, each a leaf or a group; all by default.
         """
         return None

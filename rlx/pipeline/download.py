@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from rlx.engine.engines import job_count
@@ -18,6 +17,7 @@ from rlx.files.checksum import FetchedFile, FileStat
 from rlx.files.directory import Directory
 from rlx.files.disk import check_room
 from rlx.files.opening import open_source
+from rlx.fork import temporary_directory
 from rlx.formats.common.source import Source
 from rlx.formats.finding import find_run
 from rlx.formats.rl_unplugged.reader import ORDER
@@ -256,9 +256,9 @@ def plan_download(
             for name, state in _states(Ingest(local, local.root, options, Silent()), listed, None).items()
             for stat in [stats.stat(name)]
         ]
-    with TemporaryDirectory() as scratch:
+    with temporary_directory() as scratch:
         runs = find_remote(bases, game, number)
-        plan = _planned(runs, Path(scratch), options, Silent(), listed, is_every=True)
+        plan = _planned(runs, scratch, options, Silent(), listed, is_every=True)
         states = _states(plan.ingest, listed, destination / SOURCE_FILES)
     return [PlannedFile(stat.url, stat.bytes, stat.crc32c, states[name]) for name, stat in plan.stats.items()]
 

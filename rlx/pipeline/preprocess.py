@@ -1,6 +1,5 @@
 """``rlx preprocess``: recipes of transforms, applied to a dataset or to a preview of it."""
 
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import PartialError, TransformError
+from rlx.fork import temporary_directory
 from rlx.formats.common.source import MAX_BLOCK_STEPS
 from rlx.pipeline.convert import opened_parent
 from rlx.pipeline.ingest import Ingest
@@ -207,6 +207,6 @@ def _written(sample: Transformed, options: Options) -> tuple[int, int]:
     """Return steps and bytes of a shard made of the sample."""
     shards = ShardFormat(sample.schema, options.store, options.effective_codec)
     shards = replace(shards, dictionaries=train_dictionaries(sample.blocks(0, Counter()), shards))
-    with tempfile.TemporaryDirectory(prefix="rlx-") as folder:
-        record = write_shard(Path(folder) / "sample", shard_name(0), shards, sample.blocks(0, Counter()))
+    with temporary_directory() as folder:
+        record = write_shard(folder / "sample", shard_name(0), shards, sample.blocks(0, Counter()))
     return record.steps, record.bytes

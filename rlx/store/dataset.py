@@ -49,7 +49,11 @@ class Dataset:
     ``len(dataset)`` and indices count steps; iterating yields trajectories. ``dataset[i]``, ``dataset[i:j]`` and
     ``dataset[indices]`` (list, numpy or torch; negative; boolean mask) are TED TensorDicts of batch size [], [j - i]
     and [n], in the order asked for. Observations that the source did not record are zeros (see
-    ``trajectories.final_recorded``). ``observation`` and ``("next", "observation")`` may share memory.
+    ``trajectories.final_recorded``).
+
+    Of consecutive steps of one trajectory, as ``dataset[i:j]`` and ``trajectory(i)`` give them, ``observation`` and
+    ``("next", "observation")`` share memory: what changes one in place changes the other. ``read(index, copy=True)``
+    and ``trajectory(i, copy=True)`` give memory of its own to each key, as buffers and loaders do.
 
     Args:
         path: the dataset's directory, its id below ``$RLX_HOME``, or a URL: ``s3://``, ``gs://``, ``az://``,
@@ -186,12 +190,15 @@ class Dataset:
         """Statistics by name, as ``rlx inspect --stats --json`` prints them; reads only the manifest.
 
         ``return``, ``length``, ``reward`` and the observations have ``min``, ``max``, ``mean`` and ``std``, which are
-        None without data. ``return`` and ``length`` are of whole episodes, ``trajectory_return`` and
-        ``trajectory_length`` of all trajectories. ``action`` has ``counts`` by action where actions are few integers.
+        None without data. Of a vector of 512 dimensions at most, and of a picture with channels, each is a list, of one
+        number for each dimension or channel (of a dataset that rlx 0.1.0 wrote: one number for all). Observations are
+        those that steps begin with; of a kilobyte or more, those of every sixteenth step. ``return`` and ``length`` are
+        of whole episodes, ``trajectory_return`` and ``trajectory_length`` of all trajectories. ``action`` has
+        ``counts`` by action where actions are few integers.
 
         Example:
-            >>> rlx.open("Pong/5").stats["reward"]["min"]
-            -1.0
+            >>> rlx.open("Pong/5").stats["reward"]["min"], len(rlx.open("cartpole").stats["observation"]["mean"])
+            (-1.0, 4)
         """
         return summary(self.shard_records)
 
@@ -258,12 +265,15 @@ class Dataset:
         actions = [int(action) for action in counts or ()]
         return max(actions) if actions and min(actions) >= 0 else None
 
-    def trajectory(self, number: int, keys: Sequence[Key] | None = None) -> "TensorDict":
+    def trajectory(self, number: int, keys: Sequence[Key] | None = None, *, copy: bool = False) -> "TensorDict":
         """Return the steps of a trajectory, a TED TensorDict [T].
+
+        ``observation`` and ``("next", "observation")`` share memory, unless ``copy`` is set.
 
         Args:
             number: the trajectory, in storage order; negative numbers count from the end.
             keys: keys to read, as ``get`` takes them; all by default.
+            copy: whether each key has memory of its own.
 
         Raises:
             IndexError: the dataset has no such trajectory.
@@ -278,7 +288,7 @@ class Dataset:
         if not -count <= place < count:
             raise IndexError(f"trajectory {place} is out of range for {count:,} trajectories")
         start = int(self.steps.start[place])
-        return self.get(slice(start, start + int(table.length[place])), keys)
+        return self.get(slice(start, start + int(table.length[place])), keys, copy=copy)
 
     def __iter__(self) -> "Iterator[TensorDict]":
         """Yield the trajectories in storage order, each a TED TensorDict [T]."""
@@ -288,13 +298,15 @@ class Dataset:
     def __getitem__(self, index: Any) -> "TensorDict":
         return self.get(index)
 
-    def get(self, index: Any, keys: Sequence[Key] | None = None) -> "TensorDict":
+    def get(self, index: Any, keys: Sequence[Key] | None = None, *, copy: bool = False) -> "TensorDict":
         """Return the steps at an index as ``dataset[index]`` does, with these keys only.
 
         Args:
-            index: steps, as ``dataset[index]`` takes them.
+            index: a step, a slice, or a 1-d list, array or tensor of steps or of booleans.
             keys: TED keys to read, each a leaf or a group such as ``"next"``; all by default. Others are neither read
                 nor decoded.
+            copy: whether each key has memory of its own; otherwise ``observation`` and ``("next", "observation")`` of
+                consecutive steps of one trajectory share memory.
 
         Raises:
             IndexError: no such step.
@@ -303,6 +315,11 @@ class Dataset:
         Example:
             >>> sorted(rlx.open("cartpole").get([3, 1], keys=["observation", "action"]).keys())
             ['action', 'observation']
+            >>> steps = rlx.open("cartpole").get(slice(0, 8), copy=True)
+            >>> before = steps["next", "observation"].clone()
+            >>> _ = steps["observation"].zero_()
+            >>> bool((steps["next", "observation"] == before).all())
+            True
         """
         from rlx.store.ted import read_ted  # torch takes seconds to import; blocks do without
 
@@ -310,12 +327,12 @@ class Dataset:
             raise IndexError(f"index {index!r}: expected step numbers; dataset[:][{index!r}] is a key of all steps")
         paths = None if keys is None else [as_path(key) for key in keys]
         if isinstance(index, slice) or not _is_integer(index):
-            return read_ted(self.steps, self.schema, normalize(index, len(self)), keys=paths)
+            return read_ted(self.steps, self.schema, normalize(index, len(self)), keys=paths, shared=not copy)
         return read_ted(self.steps, self.schema, normalize([operator.index(index)], len(self)), keys=paths)[0]
 
     def __getitems__(self, indices: list[int]) -> "list[TensorDict]":
         """Return one TensorDict per index; ``torch.utils.data.DataLoader`` reads a batch by this."""
-        return list(self[indices].unbind(0))
+        return list(self.get(indices, copy=True).unbind(0))
 
     def blocks(self, max_steps: int = 4096, *, trajectories: NDArray[np.int64] | None = None) -> Iterator[Block]:
         """Yield the steps in storage order, in blocks of at most ``max_steps``; verifies each shard first.

@@ -9,8 +9,10 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +26,8 @@ from rlx.store.raw_file import _libc as libc
 # that every page of the next batch is a page fault: these took longer than decoding.
 _STEP_BYTES = 1 << 16  # sizes are rounded up, so that batches of about the same size share memory
 _LEAST_BYTES = 1 << 17  # smaller ones are not given back to the system
-_MOST_BYTES = 1 << 23  # the most that is kept of one batch
-_MOST_KEPT = 16
+_MOST_BYTES = 1 << 26  # the most that is kept of one batch: 960 stacks of four Atari frames, and the next ones
+_MOST_KEPT, _MOST_KEPT_BYTES = 16, 1 << 27
 
 
 class _Block(NamedTuple):
@@ -52,6 +54,9 @@ def empty_rows(count: int, row_bytes: int) -> NDArray[np.uint8]:
         memory = np.empty(size, np.uint8)
     owner = _array_type(size).from_buffer(memory.data)
     _blocks.append(_Block(memory, weakref.ref(owner), thread))
+    with suppress(IndexError):  # another thread took the last one
+        while sum(map(len, map(attrgetter("memory"), tuple(_blocks)))) > _MOST_KEPT_BYTES:
+            _blocks.popleft()
     return np.ndarray((count, row_bytes), np.uint8, owner)
 
 

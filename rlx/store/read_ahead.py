@@ -19,7 +19,7 @@ from rlx.store.memory import PageMemory, Pages
 from rlx.store.raw_file import RangedRawReader, RawFileReader, rows_at
 from rlx.store.shard_file import INDEX_ENTRY_BYTES, RangedShardReader, ShardFileReader
 from rlx.store.shards import Shards
-from rlx.store.step_reader import Indices, Places, SelectedPlaces, SelectedSteps, StepReader
+from rlx.store.step_reader import Indices, Places, SelectedPlaces, SelectedSteps, Stack, StepReader
 from rlx.store.trajectories import Trajectories
 
 _ENTRY = np.dtype([("start", "<i8"), ("length", "<i8")])
@@ -324,22 +324,24 @@ class _FetchedSteps(StepReader):
     def read_all(
         self,
         places: Places,
-        stacks: Mapping[str, int] | None = None,
+        stacks: Mapping[str, Stack] | None = None,
         names: Sequence[str] | None = None,
         sides: Mapping[str, int] | None = None,
+        *,
+        shared: bool = False,
     ) -> dict[str, tuple[Rows, Rows | None]]:
-        back = max((stacks or {}).values(), default=1) - 1
+        back = max((stack.k for stack in (stacks or {}).values()), default=1) - 1
         with self._ahead.reading(places.steps, self._shards.schema.fields if names is None else names, back):
-            return self._reader.read_all(places, stacks, names, sides)
+            return self._reader.read_all(places, stacks, names, sides, shared=shared)
 
     def planned(
-        self, name: str, places: Places, shape: tuple[int, ...], k: int = 0, side: int | None = None
+        self, name: str, places: Places, shape: tuple[int, ...], stack: Stack | None = None, side: int | None = None
     ) -> Callable[[int], list[Rows]]:
         """Return a function that reads a batch's field."""
-        read, steps = super().planned(name, places, shape, k, side), places.steps.reshape(shape[0], -1)
+        read, steps = super().planned(name, places, shape, stack, side), places.steps.reshape(shape[0], -1)
 
         def fetched(batch: int) -> list[Rows]:
-            with self._ahead.reading(steps[batch], [name], max(k, 1) - 1):
+            with self._ahead.reading(steps[batch], [name], 0 if stack is None else stack.k - 1):
                 return read(batch)
 
         return fetched
@@ -349,12 +351,12 @@ class _FetchedSteps(StepReader):
         with self._ahead.reading(places.steps, [name]):
             return self._reader.read(name, places)
 
-    def read_observations(self, name: str, places: Places) -> tuple[Rows, Rows]:
+    def read_observations(self, name: str, places: Places, *, shared: bool = False) -> tuple[Rows, Rows]:
         """Read as ``StepReader.read_observations`` does."""
         with self._ahead.reading(places.steps, [name]):
-            return self._reader.read_observations(name, places)
+            return self._reader.read_observations(name, places, shared=shared)
 
-    def read_stacks(self, name: str, places: Places, k: int) -> tuple[Rows, Rows]:
+    def read_stacks(self, name: str, places: Places, stack: Stack) -> tuple[Rows, Rows]:
         """Read as ``StepReader.read_stacks`` does."""
-        with self._ahead.reading(places.steps, [name], k - 1):
-            return self._reader.read_stacks(name, places, k)
+        with self._ahead.reading(places.steps, [name], stack.k - 1):
+            return self._reader.read_stacks(name, places, stack)

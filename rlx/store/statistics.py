@@ -15,14 +15,18 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptDatasetError
 from rlx.manifest import ShardRecord
-from rlx.schema import Role, Schema
+from rlx.schema import Field, Role, Schema, channel_axis
 from rlx.store.array import Rows
 from rlx.store.codec import MIN_ROW_BYTES
 from rlx.store.trajectories import Trajectories
 
-# Of observations of MIN_ROW_BYTES or more, every such row enters the statistics: looking at all would double the work.
+# Of observations of MIN_ROW_BYTES or more, that of every such step enters the statistics: all would double the work.
 SAMPLED_EVERY = 16
 MAX_ACTIONS = 1024
+# A vector of more numbers has one statistic for all of them: every shard's record has five numbers for each.
+MAX_DIMENSIONS = 512
+# Rows that are added up at once: sums do not depend on the blocks that the rows came in.
+PIECE_ROWS = 8192
 # This many squares of 16-bit numbers add up to less than 2**53.
 _EXACT_NUMBERS = 2**20
 # Names of the statistics of all trajectories, pieces of episodes included.
@@ -110,27 +114,128 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-class RowMoments:
-    """Moments of sampled rows, collected while they are written, independent of the blocks."""
+def parted_axis(shape: Sequence[int]) -> int | None:
+    """Return the axis of a field's rows each of whose entries has statistics of its own; None if all numbers share one.
 
-    def __init__(self, every: int) -> None:
-        self._every = every
-        self._rows = 0
-        self._parts: list[Moments] = []
+    That of a vector's dimensions, ``MAX_DIMENSIONS`` at most, or of a picture's channels.
 
-    def add(self, rows: Rows) -> None:
-        """Take in the next rows [n, ...] of the field, looking at every ``every``-th one of the field."""
-        first = -self._rows % self._every
-        self._rows += len(rows)
-        seen = rows[first :: self._every]
-        exact = (
-            seen.dtype.kind in "iu" and seen.dtype.itemsize <= 2 and len(seen) > 0 and seen[0].size <= _EXACT_NUMBERS
-        )
-        self._parts += [_of_small(seen)] if exact else [Moments.of(row) for row in seen]
+    Example:
+        >>> parted_axis((17,)), parted_axis((84, 84, 3)), parted_axis((84, 84)), parted_axis(())
+        (0, 2, None, None)
+    """
+    if 0 in shape:
+        return None
+    return channel_axis(shape) if len(shape) != 1 else 0 if shape[0] <= MAX_DIMENSIONS else None
 
-    def moments(self) -> Moments:
-        """Return the moments of all sampled rows."""
-        return Moments.merge(self._parts)
+
+@dataclass(frozen=True, slots=True)
+class FieldMoments:
+    """Moments of the rows of a field.
+
+    Args:
+        parts: of each dimension of a vector or channel of a picture; or one, of all numbers.
+        is_parted: whether they are of dimensions or channels.
+    """
+
+    parts: Sequence[Moments]
+    is_parted: bool
+
+    @classmethod
+    def of(cls, rows: Rows) -> Self:
+        """Return the moments of rows [n, ...]."""
+        axis = parted_axis(rows.shape[1:])
+        if axis is None:
+            return cls([Moments.of(rows)], is_parted=False)
+        return cls([Moments.of(part) for part in np.moveaxis(rows, axis + 1, 0)], is_parted=True)
+
+    @classmethod
+    def merge(cls, parts: Iterable[Self]) -> Self:
+        """Return the moments of all parts together: of all numbers, where one has no more than that."""
+        seen = list(parts)
+        if len({(len(one.parts), one.is_parted) for one in seen}) != 1:
+            return cls([Moments.merge(moments for one in seen for moments in one.parts)], is_parted=False)
+        columns = zip(*(one.parts for one in seen), strict=True)
+        return cls([Moments.merge(column) for column in columns], seen[0].is_parted)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the moments as they stand in the manifest: of parts, a list for each key, null where a part has no
+        numbers."""
+        described = [part.to_json() for part in self.parts]
+        return {key: [one.get(key) for one in described] for key in _KEYS} if self.is_parted else described[0]
+
+    @classmethod
+    def from_json(cls, described: Mapping[str, Any]) -> Self:
+        """Return the moments that a manifest describes; rlx 0.1.0 wrote one for all numbers."""
+        if not isinstance(described.get("count"), list):
+            return cls([Moments.from_json(described)], is_parted=False)
+        columns = [described.get(key) for key in _KEYS]
+        lengths = {len(column) if isinstance(column, list) else None for column in columns}
+        if lengths != {len(described["count"])}:
+            raise CorruptDatasetError(f"the manifest's statistics are damaged: expected lists of one length of {_KEYS}")
+        parts = [dict(zip(_KEYS, numbers, strict=True)) for numbers in zip(*columns, strict=True)]
+        return cls([Moments.from_json(part) for part in parts], is_parted=True)
+
+    def summary(self) -> dict[str, Any]:
+        """Return range, mean and standard deviation; lists of them, of parts."""
+        found = [part.summary() for part in self.parts]
+        return {key: [one[key] for one in found] for key in found[0]} if self.is_parted else found[0]
+
+
+_KEYS = ("count", "sum", "sum_of_squares", "min", "max")
+
+
+class ObservationMoments:
+    """Moments of the observations that steps begin with, collected while they are written, independent of the blocks.
+
+    Final observations are left out: learners normalize by those that they act on, and some sources record no others.
+
+    Args:
+        field: the observation; of large ones, every ``SAMPLED_EVERY``-th step's is looked at.
+    """
+
+    def __init__(self, field: Field) -> None:
+        shape = field.shape
+        self._axis, self._every = parted_axis(shape), SAMPLED_EVERY if field.row_bytes >= MIN_ROW_BYTES else 1
+        # Pictures are added up one by one, vectors many at once.
+        self._piece = PIECE_ROWS if math.prod(shape) <= MAX_DIMENSIONS else 1
+        self._is_exact = math.prod(shape) <= _EXACT_NUMBERS
+        self._steps = 0
+        self._waiting: list[Rows] = []
+        self._waiting_rows = 0
+        self._parts: list[FieldMoments] = []
+
+    def add(self, block: Block, name: str) -> None:
+        """Take in a field's rows of the next block, or of every sixteenth step of all blocks."""
+        rows, first = block.data[name], -self._steps % self._every
+        self._steps += block.steps
+        # Every trajectory that ends in the block has a final observation.
+        begun = np.arange(block.steps) + np.repeat(np.arange(len(block.lengths)), block.lengths)
+        seen = rows[begun[first :: self._every]]
+        if not len(seen):
+            return
+        if self._is_exact and seen.dtype.kind in "iub" and seen.dtype.itemsize <= 2:
+            parts = [seen] if self._axis is None else np.moveaxis(seen, self._axis + 1, 0)
+            self._parts.append(FieldMoments([_of_small(part) for part in parts], self._axis is not None))
+        elif self._piece == 1:
+            self._parts += [FieldMoments.of(row[None]) for row in seen]
+        else:
+            self._waiting.append(seen)
+            self._waiting_rows += len(seen)
+            if self._waiting_rows >= self._piece:
+                self._add_up()
+
+    def _add_up(self) -> None:
+        waiting = np.concatenate(self._waiting)
+        whole = len(waiting) // self._piece * self._piece
+        self._parts += [FieldMoments.of(part) for part in np.split(waiting[:whole], whole // self._piece)]
+        self._waiting, self._waiting_rows = [waiting[whole:]], len(waiting) - whole
+
+    def moments(self) -> FieldMoments:
+        """Return the moments of all rows looked at."""
+        rest = [FieldMoments.of(np.concatenate(self._waiting))] if self._waiting_rows else []
+        if not self._parts and not rest:
+            return FieldMoments([Moments()], is_parted=False)
+        return FieldMoments.merge([*self._parts, *rest])
 
 
 def _of_small(rows: Rows) -> Moments:
@@ -184,12 +289,12 @@ class EpisodeStatistics:
 
 
 def action_counts(actions: NDArray[np.generic]) -> dict[str, Any]:
-    """Return how often each action was taken, where actions are few integers; else their moments."""
+    """Return how often each action was taken, where actions are few integers; else their moments, of each dimension."""
     if actions.ndim == 1 and actions.dtype.kind in "iub":
         values, counts = np.unique(actions, return_counts=True)
         if len(values) <= MAX_ACTIONS:
             return {"counts": {str(int(value)): int(count) for value, count in zip(values, counts, strict=True)}}
-    return Moments.of(actions).to_json()
+    return FieldMoments.of(actions).to_json()
 
 
 def statistics_of(blocks: Iterable[Block], table: Trajectories, schema: Schema) -> dict[str, Any]:
@@ -197,12 +302,12 @@ def statistics_of(blocks: Iterable[Block], table: Trajectories, schema: Schema) 
     kept = [name for name in ("reward", "action") if name in schema.fields and not schema[name].is_text]
     columns: dict[str, list[NDArray[np.generic]]] = {name: [] for name in kept}
     names = [name for name in schema.names(Role.OBSERVATION) if not schema[name].is_text]
-    seen = {name: RowMoments(SAMPLED_EVERY if schema[name].row_bytes >= MIN_ROW_BYTES else 1) for name in names}
+    seen = {name: ObservationMoments(schema[name]) for name in names}
     for block in blocks:
         for name, parts in columns.items():
             parts.append(block.data[name])
         for name, moments in seen.items():
-            moments.add(block.data[name])
+            moments.add(block, name)
     statistics = table_statistics(table.returns, table.length, table.whole)
     rows = {name: np.concatenate(parts) for name, parts in columns.items()}
     statistics["reward"] = Moments.of(rows["reward"]).to_json()
@@ -222,13 +327,28 @@ def summary(shards: Sequence[ShardRecord]) -> dict[str, Any]:
     """Return the statistics of a dataset of these shards, by name.
 
     ``return`` and ``length`` are of whole episodes, the names of ``OF_ALL`` of all trajectories; ``reward``, ``action``
-    and the observations follow.
+    and the observations follow. Figures of vectors and of pictures with channels are lists, see ``parted_axis``; those
+    of shards that rlx 0.1.0 wrote are single numbers.
     """
     stats = merge_statistics(shard.statistics for shard in shards)
     episodes = EpisodeStatistics.of(shards)
     of_whole = {"return": episodes.returns.summary(), "length": episodes.lengths.summary()}
     of_all = {name: stats[key] for key, name in OF_ALL.items() if key in stats}
     return {**of_whole, **of_all, **{key: stats[key] for key in stats if key not in (*of_whole, *WHOLE)}}
+
+
+def apart(name: str, figures: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the range, mean and deviation of a summary, with a name for each part that they are of.
+
+    Example:
+        >>> [part for part, _ in apart("observation", {key: [0.0, 1.0] for key in ("min", "max", "mean", "std")})]
+        ['observation[0]', 'observation[1]']
+    """
+    keys = ("min", "max", "mean", "std")
+    if not isinstance(figures["mean"], list):
+        return [(name, {key: figures[key] for key in keys})]
+    rows = zip(*(figures[key] for key in keys), strict=True)
+    return [(f"{name}[{place}]", dict(zip(keys, row, strict=True))) for place, row in enumerate(rows)]
 
 
 def _merge(described: list[Mapping[str, Any]]) -> dict[str, Any]:
@@ -238,4 +358,6 @@ def _merge(described: list[Mapping[str, Any]]) -> dict[str, Any]:
             for value, count in one["counts"].items():
                 counts[value] = counts.get(value, 0) + count
         return {"counts": dict(sorted(counts.items(), key=lambda item: int(item[0])))}
-    return Moments.merge(Moments.from_json(one) for one in described if "counts" not in one).summary()
+    moments = [FieldMoments.from_json(one) for one in described if "counts" not in one]
+    # Shards without numbers know no dimensions.
+    return FieldMoments.merge([one for one in moments if any(part.count for part in one.parts)] or moments).summary()

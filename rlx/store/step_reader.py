@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,20 @@ from rlx.store.trajectories import Trajectories
 from rlx.wording import command
 
 Indices = NDArray[np.int64]
+Padding = Literal["repeat", "zeros"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """How an observation is stacked on those before it.
+
+    Args:
+        k: observations per stack.
+        padding: what stands for observations before the first one of a trajectory: that one again, or zeros.
+    """
+
+    k: int
+    padding: Padding = "repeat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,26 +94,29 @@ class StepReader:
     def read_all(
         self,
         places: Places,
-        stacks: Mapping[str, int] | None = None,
+        stacks: Mapping[str, Stack] | None = None,
         names: Sequence[str] | None = None,
         sides: Mapping[str, int] | None = None,
+        *,
+        shared: bool = False,
     ) -> dict[str, tuple[Rows, Rows | None]]:
         """Return every field at each step; of observations the one that followed it, too.
 
         Args:
-            stacks: observations to stack, each with the number of observations in a stack, as ``read_stacks`` does.
+            stacks: observations to stack, as ``read_stacks`` does.
             names: the fields to read; all by default.
             sides: observations of which only the one at each step (0) is read, or only the one that followed it (1).
+            shared: whether an observation and the one that followed it may share memory, as in ``read_observations``.
         """
         stacked, one_sided = stacks or {}, sides or {}
 
         def read(name: str) -> tuple[Rows, Rows | None]:
             if name in one_sided:
-                return self._side(name, places, one_sided[name], stacked.get(name, 0)), None
+                return self._side(name, places, one_sided[name], stacked.get(name)), None
             if name in stacked:
                 return self.read_stacks(name, places, stacked[name])
             if self._shards.schema[name].role == Role.OBSERVATION:
-                return self.read_observations(name, places)
+                return self.read_observations(name, places, shared=shared)
             return self.read(name, places), None
 
         chosen = list(self._shards.schema.fields) if names is None else names
@@ -121,14 +139,16 @@ class StepReader:
         terminated, truncated = table.terminated[trajectory] & is_last, table.truncated[trajectory] & is_last
         return {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
 
-    def read_observations(self, name: str, places: Places) -> tuple[Rows, Rows]:
+    def read_observations(self, name: str, places: Places, *, shared: bool = False) -> tuple[Rows, Rows]:
         """Return [n, *shape] of an observation at each step and of the one that followed it.
 
-        An observation that is both, as within a slice, is decoded once. For consecutive steps of one trajectory the two
-        results are views of the same rows.
+        An observation that is both, as within a slice, is decoded once.
+
+        Args:
+            shared: whether for consecutive steps of one trajectory the two results may be views of the same rows.
         """
         n, shard, local = len(places.steps), places.shard, places.observation
-        if n and _is_run(places):
+        if shared and n and _is_run(places):
             read = self._gather(name, shard[:1], local[:1], n + 1)
             return read[:n], read[1:]
         return self._observed(name, shard, local)
@@ -147,59 +167,53 @@ class StepReader:
         position[ends] = np.arange(n, len(read))
         return read[:n], read.take(position, axis=0)
 
-    def read_stacks(self, name: str, places: Places, k: int) -> tuple[Rows, Rows]:
+    def read_stacks(self, name: str, places: Places, stack: Stack) -> tuple[Rows, Rows]:
         """Return [n, k, *shape] the last k observations at each step, oldest first, and the same one step later.
 
-        Where the trajectory has fewer, its first observation is repeated. Every observation is decoded once; the two
-        results are views of the same rows.
+        Where the trajectory has fewer, its first observation is repeated, or there are zeros. Every observation is
+        decoded once; the two results share no memory.
         """
-        read = self._windows(name, *self._stacked(places, k), k + 1)
-        return read[:, :k], read[:, 1:]
+        now, then = self._stacks(name, places.shard, places.observation, self._elapsed(places), stack)
+        return now, then
 
-    def _side(self, name: str, places: Places, side: int, k: int = 0) -> Rows:
-        """Return [n, *shape] of an observation at each step (``side`` 0), or of the one that followed it (1).
+    def _side(self, name: str, places: Places, side: int, stack: Stack | None) -> Rows:
+        """Return [n, *shape] of an observation at each step (``side`` 0), or of the one that followed it (1); stacked,
+        if asked for."""
+        if stack is None:
+            return self._gather(name, places.shard, places.observation + side)
+        return self._stacks(name, places.shard, places.observation, self._elapsed(places), stack, side)[0]
 
-        Args:
-            k: observations per stack, [n, k, *shape], as ``read_stacks`` gives them; 0: none.
-        """
-        if k:
-            return self._windows(name, *self._stacked(places, k, side), k)
-        return self._gather(name, places.shard, places.observation + side)
-
-    def _stacked(self, places: Places, k: int, side: int | None = None) -> tuple[Indices, Indices]:
-        """Return [n * (k + 1)] where the observations of stacks, and the one after each stack, are.
-
-        [n * k] of the stacks at the steps (``side`` 0), or one step later (1).
-        """
-        elapsed = places.steps - self.start[places.trajectory]
-        back = np.minimum(np.arange(k - 1 - (side or 0), -1 if side == 0 else -2, -1), elapsed[:, None])
-        return np.repeat(places.shard, back.shape[1]), (places.observation[:, None] - back).reshape(-1)
+    def _elapsed(self, places: Places) -> Indices:
+        """Return [n] steps of its trajectory before each step."""
+        return places.steps - self.start[places.trajectory]
 
     def planned(
-        self, name: str, places: Places, shape: tuple[int, ...], k: int = 0, side: int | None = None
+        self,
+        name: str,
+        places: Places,
+        shape: tuple[int, ...],
+        stack: Stack | None = None,
+        side: int | None = None,
     ) -> Callable[[int], list[Rows]]:
         """Return a function that reads a field of one of several batches: rows, and of an observation the next ones.
 
         Args:
             places: of all batches.
             shape: [batches, *shape] of the steps.
-            k: observations per stack, as ``read_stacks`` gives them; 0: none.
+            stack: how to stack the observation, as ``read_stacks`` does.
             side: of an observation, 0 to read the one at each step, 1 the one that followed it; both by default.
         """
         field = self._shards.schema[name]
-        is_observed, rest = field.role == Role.OBSERVATION, (k, *field.shape) if k else field.shape
+        is_observed, rest = field.role == Role.OBSERVATION, field.shape if stack is None else (stack.k, *field.shape)
         shard, local = places.shard, places.observation if is_observed else places.step
-        if k:
-            shard, local = self._stacked(places, k, side)
-        elif side:
+        elapsed = (local if stack is None else self._elapsed(places)).reshape(shape[0], -1)
+        if stack is None and side:
             local = local + side
         shard, local = shard.reshape(shape[0], -1), local.reshape(shape[0], -1)
 
         def read(batch: int) -> list[Rows]:
-            found: Sequence[Rows]
-            if k:
-                read = self._windows(name, shard[batch], local[batch], k + (side is None))
-                found = (read[:, :k], read[:, 1:]) if side is None else (read,)
+            if stack is not None:
+                found: Sequence[Rows] = self._stacks(name, shard[batch], local[batch], elapsed[batch], stack, side)
             elif is_observed and side is None:
                 found = self._observed(name, shard[batch], local[batch])
             else:
@@ -208,17 +222,34 @@ class StepReader:
 
         return read
 
-    def _windows(self, name: str, shard: Indices, local: Indices, width: int) -> Rows:
-        """Return [n, width, *shape] of observations at [n * width] places, each decoded once."""
+    def _stacks(
+        self, name: str, shard: Indices, local: Indices, elapsed: Indices, stack: Stack, side: int | None = None
+    ) -> Sequence[Rows]:
+        """Return [n, k, *shape] the stacks at each step and one step later, or of one side.
+
+        Args:
+            shard: [n] of each step.
+            local: [n] its observation.
+            elapsed: [n] observations of its trajectory before that one.
+            side: as for ``planned``.
+        """
+        n, k = len(local), stack.k
+        ahead = np.array([0, 1] if side is None else [side])[:, None]
+        back, before = np.arange(k - 1, -1, -1), (elapsed + ahead).reshape(-1, 1)  # [k], [sides * n, 1]
+        newest = (local + ahead).reshape(-1, 1)
+        shards, rows = np.repeat(np.tile(shard, len(ahead)), k), (newest - np.minimum(back, before)).reshape(-1)
         read = None
         if not self._are_repeats_free(name):
-            row = local + self._shards.first_row[shard]
-            _, first, position = np.unique(row, return_index=True, return_inverse=True)
-            if len(first) < len(row):
-                read = self._gather(name, shard[first], local[first]).take(position, axis=0)
+            _, first, position = np.unique(
+                rows + self._shards.first_row[shards], return_index=True, return_inverse=True
+            )
+            if len(first) < len(rows):
+                read = self._gather(name, shards[first], rows[first]).take(position, axis=0)
         if read is None:
-            read = self._gather(name, shard, local)
-        return read.reshape(-1, width, *read.shape[1:])
+            read = self._gather(name, shards, rows)
+        if stack.padding == "zeros":
+            read[(back > before).reshape(-1)] = 0
+        return list(read.reshape(len(ahead), n, k, *read.shape[1:]))
 
     def _are_repeats_free(self, name: str) -> bool:
         """Return whether asking twice for a row costs no more than a copy."""
@@ -319,26 +350,33 @@ class SelectedSteps(StepReader):
     def read_all(
         self,
         places: Places,
-        stacks: Mapping[str, int] | None = None,
+        stacks: Mapping[str, Stack] | None = None,
         names: Sequence[str] | None = None,
         sides: Mapping[str, int] | None = None,
+        *,
+        shared: bool = False,
     ) -> dict[str, tuple[Rows, Rows | None]]:
         """Return every field at each step, or some; of observations the one that followed it, too."""
-        return self._reader.read_all(_whole(places), stacks, names, sides)
+        return self._reader.read_all(_whole(places), stacks, names, sides, shared=shared)
 
     def planned(
-        self, name: str, places: Places, shape: tuple[int, ...], k: int = 0, side: int | None = None
+        self,
+        name: str,
+        places: Places,
+        shape: tuple[int, ...],
+        stack: Stack | None = None,
+        side: int | None = None,
     ) -> Callable[[int], list[Rows]]:
         """Return a function that reads a batch's field."""
-        return self._reader.planned(name, _whole(places), shape, k, side)
+        return self._reader.planned(name, _whole(places), shape, stack, side)
 
     def read(self, name: str, places: Places) -> Rows:
         """Return [n, *shape] of a field that has a row per step, in the order asked for."""
         return self._reader.read(name, _whole(places))
 
-    def read_observations(self, name: str, places: Places) -> tuple[Rows, Rows]:
+    def read_observations(self, name: str, places: Places, *, shared: bool = False) -> tuple[Rows, Rows]:
         """Return [n, *shape] of an observation at each step and of the one that followed it."""
-        return self._reader.read_observations(name, _whole(places))
+        return self._reader.read_observations(name, _whole(places), shared=shared)
 
 
 def _whole(places: Places) -> Places:

@@ -12,7 +12,7 @@ from rlx.errors import MissingExtraError, SchemaMismatchError
 from rlx.schema import SCALAR_COLUMNS, Role, Schema
 from rlx.store.array import Rows
 from rlx.store.codec import MIN_ROW_BYTES
-from rlx.store.step_reader import Places, StepReader
+from rlx.store.step_reader import Places, Stack, StepReader
 
 try:
     import torch
@@ -84,14 +84,17 @@ def read_ted(
     reader: StepReader,
     schema: Schema,
     steps: NDArray[np.int64],
-    stacks: Mapping[str, int] | None = None,
+    stacks: Mapping[str, Stack] | None = None,
     keys: Sequence[Path] | None = None,
+    *,
+    shared: bool = False,
 ) -> TensorDict:
     """Return the steps [n] as TED, in the order asked for; every field of the schema and
 
     ``("collector", "traj_ids")`` (int64 [n], the trajectory), ``index`` (int64 [n], the step), ``done`` (bool [n, 1],
     terminated or truncated). The flags at the root are those of the state before the action: False. Texts are
     non-tensor data. Observations named in ``stacks`` are stacks [n, k, ...], as ``StepReader.read_stacks`` gives them.
+    Every leaf has memory of its own, unless observations and next ones are ``shared``.
 
     Args:
         keys: paths of the leaves, or of groups of leaves, that are read; all by default.
@@ -100,11 +103,11 @@ def read_ted(
         KeyError: a key that is not stored.
     """
     if keys is not None:
-        return _read_some(reader, schema, steps, stacks, paths_below(schema, keys))
+        return _read_some(reader, schema, steps, stacks, paths_below(schema, keys), shared=shared)
     places = reader.locate(steps)
     root: dict[str, Rows] = {}
     after: dict[str, Rows] = {}
-    for name, (rows, then) in reader.read_all(places, stacks).items():
+    for name, (rows, then) in reader.read_all(places, stacks, shared=shared).items():
         if then is not None:
             root[name], after[name] = rows, then
         else:
@@ -117,14 +120,16 @@ def _read_some(
     reader: StepReader,
     schema: Schema,
     steps: NDArray[np.int64],
-    stacks: Mapping[str, int] | None,
+    stacks: Mapping[str, Stack] | None,
     paths: Collection[Path],
+    *,
+    shared: bool,
 ) -> TensorDict:
     from tensordict import TensorDict  # takes seconds, and blocks do not need it
 
     names, sides = _fields_of(schema, paths)
     places = reader.locate(steps)
-    found = _small(schema, places, reader.read_all(places, stacks, names, sides), {}, paths)
+    found = _small(schema, places, reader.read_all(places, stacks, names, sides, shared=shared), {}, paths)
     tree: Tree = {}
     for path in paths:
         put(tree, path, to_leaf(found[path].copy() if path == ("index",) else found[path]))
@@ -196,7 +201,7 @@ class PlannedBatches:
         reader: StepReader,
         schema: Schema,
         steps: NDArray[np.int64],
-        stacks: Mapping[str, int] | None = None,
+        stacks: Mapping[str, Stack] | None = None,
         marks: Mapping[Path, Rows] | None = None,
         keys: Sequence[Path] | None = None,
     ) -> None:
@@ -207,9 +212,7 @@ class PlannedBatches:
         paths = None if keys is None else paths_below(schema, keys)
         names, sides = (list(schema.fields), dict[str, int]()) if paths is None else _fields_of(schema, paths)
         large = [name for name in names if schema[name].row_bytes >= MIN_ROW_BYTES or name in stacked]
-        self._read = [
-            reader.planned(name, places, steps.shape, stacked.get(name, 0), sides.get(name)) for name in large
-        ]
+        self._read = [reader.planned(name, places, steps.shape, stacked.get(name), sides.get(name)) for name in large]
         rows = reader.read_all(places, names=[name for name in names if name not in large], sides=sides)
         small = _small(schema, places, rows, marks or {}, paths)
         alike: dict[Any, list[Path]] = {}

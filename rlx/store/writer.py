@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,11 @@ from rlx.store.array import ArrayWriter
 from rlx.store.codec import MIN_ROW_BYTES, NONE, Codec
 from rlx.store.dictionary import REFERENCE_ROWS, Beginning, Rows, trained_dictionary
 from rlx.store.raw_file import check_size
-from rlx.store.statistics import SAMPLED_EVERY, Moments, RowMoments, action_counts, table_statistics
+from rlx.store.statistics import Moments, ObservationMoments, action_counts, table_statistics
 from rlx.store.stores import Store, store_named
 from rlx.store.text import array_names
 from rlx.store.trajectories import Trajectories
 
-_PIECE_ROWS = 8192
 _NO_SEGMENTS = Block({}, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, bool), np.empty(0, bool))
 
 
@@ -85,14 +84,14 @@ class ShardWriter:
         self._schema = shards.schema
         self._store: Store = store_named(shards.store)
         self._arrays: dict[str, ArrayWriter] = {}
-        self._sampled: dict[str, RowMoments] = {}
+        self._observed: dict[str, ObservationMoments] = {}
         for name in shards.schema:
             row = shards.schema[name]
             codec = shards.codec if _is_coded(row) else NONE
             dictionary = shards.dictionaries.get(name, b"")
             self._arrays[name] = self._store.writer(directory, name, row, codec, dictionary, shards.threads)
-            if row.role == Role.OBSERVATION and _is_coded(row):
-                self._sampled[name] = RowMoments(SAMPLED_EVERY)
+            if row.role == Role.OBSERVATION and not row.is_text:
+                self._observed[name] = ObservationMoments(row)
         self._steps = 0
         self._segments = [_NO_SEGMENTS]  # of all blocks, without their steps
 
@@ -105,8 +104,8 @@ class ShardWriter:
         self._steps += block.steps
         for name, array in self._arrays.items():
             array.append(block.data[name])
-        for name, moments in self._sampled.items():
-            moments.add(block.data[name])
+        for name, moments in self._observed.items():
+            moments.add(block, name)
 
     def _check_continues(self, block: Block) -> None:
         before = self._segments[-1]
@@ -139,24 +138,12 @@ class ShardWriter:
         statistics["reward"] = Moments.of(self._stored("reward")).to_json()
         if "action" in self._schema and not self._schema["action"].is_text:
             statistics["action"] = action_counts(self._stored("action"))
-        for name in self._schema.names(Role.OBSERVATION):
-            if self._schema[name].is_text or name in statistics:
-                continue
-            sampled = self._sampled.get(name)
-            moments = sampled.moments() if sampled else Moments.merge(map(Moments.of, self._pieces(name, len(table))))
-            statistics[name] = moments.to_json()
-        return statistics
+        observed = {name: moments.moments().to_json() for name, moments in self._observed.items()}
+        return {**statistics, **{name: found for name, found in observed.items() if name not in statistics}}
 
     def _stored(self, name: str) -> NDArray[np.generic]:
         reader = self._store.reader(self._directory, name, self._schema[name], self._steps)
         return reader.read_range(0, self._steps)
-
-    def _pieces(self, name: str, trajectories: int) -> Iterator[NDArray[np.generic]]:
-        """Yield all rows of an observation, as they were written, in pieces that do not depend on the blocks."""
-        rows = self._steps + trajectories
-        reader = self._store.reader(self._directory, name, self._schema[name], rows)
-        for start in range(0, rows, _PIECE_ROWS):
-            yield reader.read_range(start, min(start + _PIECE_ROWS, rows))
 
     def _table(self) -> Trajectories:
         joined = join(self._segments)

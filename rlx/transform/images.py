@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import TransformError, imported
 from rlx.numbers import check_whole
-from rlx.schema import Field, Role, Schema
+from rlx.schema import Field, Role, Schema, channel_axis
 from rlx.transform.keys import numeric_fields
 from rlx.transform.protocol import PerBlock
 
 Pictures = NDArray[np.generic]
-_MAX_CHANNELS = 4
 _COLOURS = 3
 # Rows of pixels per call of OpenCV: half a megabyte of Atari frames stays in the processor's cache.
 _TALL_ROWS = 8192
@@ -45,9 +44,10 @@ class ImageLayout:
         shape = field.shape
         if len(shape) == 2:
             return cls(*shape, None)
-        if len(shape) == 3 and shape[2] <= _MAX_CHANNELS:
-            return cls(*shape)
-        if len(shape) == 3 and shape[0] <= _MAX_CHANNELS:
+        axis = channel_axis(shape)
+        if axis == 2:
+            return cls(shape[0], shape[1], shape[2])
+        if axis == 0:
             return cls(shape[1], shape[2], shape[0], channels_first=True)
         raise TransformError(f"{name} is {field.dtype}{list(shape)}: expected images [H, W], [H, W, C] or [C, H, W]")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -9,17 +10,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import TransformError
 from rlx.numbers import check_real
 from rlx.schema import Field, Schema, is_observation, name_of
+from rlx.store.statistics import parted_axis
 from rlx.transform.keys import numeric_fields
 from rlx.transform.protocol import Key, PerBlock, Pointwise, Seen, Transform, as_keys, leaves_named
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
+logger = logging.getLogger(__name__)
 _REWARD = ("next", "reward")
 _PIXELS = 255.0
 _INTEGER = re.compile(r"torch\.u?int")
@@ -107,8 +111,10 @@ class ToFloat(PerBlock, Pointwise):
 class Normalize:
     """Transform that subtracts the mean of a field and divides by its standard deviation.
 
-    Both are one number per field, from the dataset's manifest, which measures every sixteenth image. So it must come
-    before other transforms of the field. The result is float32, or float64 if the field is.
+    Both are of each dimension of a vector (of 512 at most) and of each channel of a picture, else one for all numbers;
+    they are from the dataset's manifest, which measures every sixteenth row of a kilobyte or more. So it must come
+    before other transforms of the field. The result is float32, or float64 if the field is. Of a dataset that rlx 0.1.0
+    wrote, both are one number per field, which is logged.
 
     Args:
         keys: fields to normalize; by default all numeric observations.
@@ -128,22 +134,58 @@ class Normalize:
         Raises:
             TransformError: a field is text, or the manifest has no mean of it.
         """
-        moments: dict[str, tuple[float, float]] = {}
+        moments = {}
         for key in numeric_fields(seen.schema, self.keys):
-            found = seen.statistics.get(key, {})
-            if found.get("mean") is None or found.get("std") is None:
-                raise TransformError(
-                    f"the manifest has no mean of {key}: expected an observation that no earlier transform has changed"
-                )
-            moments[key] = (found["mean"], max(found["std"], self.eps))
+            moments[key] = mean_and_divisor(key, seen.statistics.get(key, {}), seen.schema[key].shape, self.eps)
         return LearnedNormalize(moments)
+
+
+Numbers = NDArray[np.float64]
+
+
+def mean_and_divisor(key: str, figures: Mapping[str, Any], shape: Sequence[int], eps: float) -> tuple[Numbers, Numbers]:
+    """Return a field's mean and its standard deviation, ``eps`` at least, in shapes that suit its rows.
+
+    Where the manifest has one of both for a vector or a picture with channels, as rlx 0.1.0 wrote it, this is logged.
+
+    Args:
+        figures: ``mean`` and ``std`` of the manifest, each a number, or a list of one for each dimension or channel.
+        shape: of a row.
+
+    Raises:
+        TransformError: there is no mean or standard deviation, of the field or of a part.
+
+    Example:
+        >>> figures = {"mean": [0.5, 0.25, 0.0], "std": [1.0, 0.0, 2.0]}
+        >>> mean_and_divisor("pixels", figures, (2, 2, 3), 0.125)[1].tolist()
+        [[[1.0, 0.125, 2.0]]]
+    """
+    mean, std = (np.asarray(figures.get(name), np.float64) for name in ("mean", "std"))  # NaN for None
+    if np.isnan(mean).any() or np.isnan(std).any():
+        raise TransformError(
+            f"the manifest has no mean of {key}: expected an observation that no earlier transform has changed"
+        )
+    axis = parted_axis(shape)
+    if mean.ndim and (axis is None or mean.shape != (shape[axis],)):
+        raise TransformError(f"the manifest has {mean.size} means of {key}: expected one for each part of {[*shape]}")
+    if mean.ndim:
+        alone = [-1 if place == axis else 1 for place in range(len(shape))]
+        return mean.reshape(alone), np.maximum(std.reshape(alone), eps)
+    if axis is not None:
+        logger.warning(
+            "%s has one mean for all its %d parts, as rlx 0.1.0 wrote it: copy the dataset by `rlx preprocess` for "
+            "one each",
+            key,
+            shape[axis],
+        )
+    return mean, np.maximum(std, eps)
 
 
 @dataclass(frozen=True)
 class LearnedNormalize(PerBlock):
     """``Normalize`` with the mean and divisor of each field."""
 
-    moments: Mapping[str, tuple[float, float]]
+    moments: Mapping[str, tuple[Numbers, Numbers]]
 
     def schema(self, schema: Schema) -> Schema:
         """Return the schema with float32 fields; float64 stays."""
@@ -155,8 +197,8 @@ class LearnedNormalize(PerBlock):
         data = dict(block.data)
         for key, (mean, std) in self.moments.items():
             numbers = data[key].astype(_floating(schema[key]).dtype)
-            numbers -= mean
-            numbers /= std
+            numbers -= mean.astype(numbers.dtype)
+            numbers /= std.astype(numbers.dtype)
             data[key] = numbers
         return replace(block, data=data)
 

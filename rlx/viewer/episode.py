@@ -91,7 +91,7 @@ class Episode:
         """Return [n, ...] rows of an observation, each from 0 to L; L is the final one."""
         first = int(self.dataset.steps.start[self.number])
         places = self.dataset.steps.locate(first + np.minimum(rows, self.length - 1))
-        now, then = self.dataset.steps.read_observations(name, places)
+        now, then = self.dataset.steps.read_observations(name, places, shared=True)
         is_final = (rows == self.length).reshape(-1, *(1 for _ in now.shape[1:]))
         return np.where(is_final, then, now)
 

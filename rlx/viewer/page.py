@@ -21,7 +21,7 @@ from rlx.distribution import version
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
 from rlx.store.foreign_types import in_words
-from rlx.store.statistics import Moments
+from rlx.store.statistics import Moments, apart
 from rlx.transform.selections import columns, shards
 from rlx.viewer.drawing import DARK, LIGHT, SERIES, Drawing, svg
 from rlx.viewer.episode import Episode, embedded, notable, shortened
@@ -31,6 +31,7 @@ from rlx.wording import note_in_words, number, plural, shape, size, without_path
 
 MAX_FRAME_BYTES = 8 * 2**20  # of all episodes in a page, before base64 makes them a third longer
 _MAX_SHARDS = 500
+_MAX_PARTS = 32  # of a vector: rows of the table of statistics
 _MAX_ROWS = 2000  # of the table of episodes in a page without a server
 _HEIGHT = 180.0
 _NARROW, _WIDE = 360.0, 540.0  # of charts on a phone or three abreast, and two abreast
@@ -125,10 +126,12 @@ def _figures(dataset: Dataset) -> dict[str, str]:
     found = {"steps": f"{len(dataset):,}", "episodes and pieces": f"{len(dataset.trajectories):,}"}
     found["size"] = size(dataset.manifest.bytes)
     for key, one in dataset.stats.items():
-        if one.get("mean") is not None:
-            name = key.replace("_", " ")
-            found[f"{name}: mean"] = f"{number(one['mean'])} ± {number(one['std'])}"
-            found[f"{name}: range"] = f"{number(one['min'])} to {number(one['max'])}"
+        if "counts" in one:
+            continue
+        for name, part in apart(key.replace("_", " "), one)[:_MAX_PARTS]:
+            if part["mean"] is not None:
+                found[f"{name}: mean"] = f"{number(part['mean'])} ± {number(part['std'])}"
+                found[f"{name}: range"] = f"{number(part['min'])} to {number(part['max'])}"
     return found
 
 

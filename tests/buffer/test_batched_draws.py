@@ -66,12 +66,11 @@ def assert_same(one: Any, other: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("make", [ReplayBuffer, TensorDictReplayBuffer])
-@pytest.mark.parametrize("stack", [None, 3])
+@pytest.mark.parametrize("transform", [None, FrameStack(3), FrameStack(3, "zeros")])
 def test_batches_are_those_drawn_one_by_one(
-    dataset: Dataset, kind: str, make: Callable[..., ReplayBuffer], stack: int | None
+    dataset: Dataset, kind: str, make: Callable[..., ReplayBuffer], transform: FrameStack | None
 ) -> None:
     ahead, alone, how = KINDS[kind]
-    transform = None if stack is None else FrameStack(stack)
     found, expected = (
         make(storage=dataset, sampler=cls(seed=1, **how), batch_size=6, transform=transform) for cls in (ahead, alone)
     )

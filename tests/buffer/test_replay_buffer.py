@@ -382,13 +382,13 @@ def test_priorities_of_rows_that_are_trajectories() -> None:
 
 
 def test_a_trajectory_key_that_is_not_stored_gives_way_to_the_end_key() -> None:
-    made = ReplayBuffer(storage=LazyTensorStorage(8), sampler=SliceSampler(slice_len=2, traj_key="missing"))
+    made = ReplayBuffer(storage=LazyTensorStorage(8), sampler=SliceSampler(slice_len=2, traj_key="missing", seed=0))
     made.extend(numbers(0, 4).set(("next", "done"), torch.tensor([False, True, False, True])[:, None]))
     assert {tuple(pair) for pair in made.sample(16)["a"].reshape(-1, 2).tolist()} == {(0, 1), (2, 3)}
-    other = ReplayBuffer(storage=LazyTensorStorage(8), sampler=SliceSampler(slice_len=2, end_key="missing"))
+    other = ReplayBuffer(storage=LazyTensorStorage(8), sampler=SliceSampler(slice_len=2, end_key="missing", seed=0))
     other.extend(numbers(0, 4).set("episode", torch.tensor([0, 0, 1, 1])))
     assert {tuple(pair) for pair in other.sample(16)["a"].reshape(-1, 2).tolist()} == {(0, 1), (2, 3)}
-    neither = ReplayBuffer(storage=LazyTensorStorage(8), sampler=SliceSampler(slice_len=2, traj_key="missing"))
+    neither = ReplayBuffer(storage=LazyTensorStorage(8), sampler=SliceSampler(slice_len=2, traj_key="missing", seed=0))
     neither.extend(numbers(0, 4))
     with pytest.raises(SamplingError, match="'missing' is not stored"):
         neither.sample(16)

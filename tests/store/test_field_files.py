@@ -14,6 +14,7 @@ import rlx
 from rlx.schema import Role
 from rlx.store import shards as shards_module
 from rlx.store.dataset import Dataset
+from rlx.store.step_reader import Padding, Stack
 from rlx.store.ted import PlannedBatches, read_ted
 from tests.factories import LARGE, make_block, write_dataset
 from tests.kernels import HOW, reading
@@ -78,15 +79,21 @@ def test_rows_of_all_shards(dataset: Dataset, steps: list[int]) -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(steps=st.lists(st.integers(0, STEPS - 1), max_size=12), k=st.integers(1, 5))
-def test_stacks_are_the_rows_before(dataset: Dataset, steps: list[int], k: int) -> None:
+@given(
+    steps=st.lists(st.integers(0, STEPS - 1), max_size=12),
+    k=st.integers(1, 5),
+    padding=st.sampled_from(["repeat", "zeros"]),
+)
+def test_stacks_are_the_rows_before(dataset: Dataset, steps: list[int], k: int, padding: Padding) -> None:
     reader, found = dataset.steps, np.array(steps, np.int64)
-    stacks, after = reader.read_stacks("observation", reader.locate(found), k)
+    stacks, after = reader.read_stacks("observation", reader.locate(found), Stack(k, padding))
     assert stacks.shape == after.shape == (len(steps), k, 20, 30)
     first = reader.start[reader.start.searchsorted(found, side="right") - 1]
     for i, (step, start) in enumerate(zip(steps, first, strict=True)):
         back = [max(start, step - k + 1 + place) for place in range(k)]
         now, then = reader.read_observations("observation", reader.locate(np.array(back)))
+        if padding == "zeros":
+            now[: max(0, k - 1 - (step - start))] = 0
         assert np.array_equal(stacks[i], now)
         assert np.array_equal(after[i, -1], then[-1])
         if k > 1:
@@ -94,16 +101,16 @@ def test_stacks_are_the_rows_before(dataset: Dataset, steps: list[int], k: int) 
 
 
 @pytest.mark.parametrize("shape", [(6,), (2, 3)])
-@pytest.mark.parametrize("k", [0, 3])
+@pytest.mark.parametrize("stack", [None, Stack(3), Stack(3, "zeros")])
 @pytest.mark.parametrize("expression", [None, "length > 3"])
 @pytest.mark.parametrize("are_slices", [False, True])
 def test_planned_batches_are_those_read_one_by_one(
-    dataset: Dataset, shape: tuple[int, ...], k: int, expression: str | None, are_slices: bool
+    dataset: Dataset, shape: tuple[int, ...], stack: Stack | None, expression: str | None, are_slices: bool
 ) -> None:
     chosen = rlx.open(dataset.path)
     chosen = chosen if expression is None else chosen.filter(expression)
-    stacks = {"observation": k} if k else None
-    steps = np.random.default_rng(k).integers(len(chosen), size=(4, *shape))
+    stacks = None if stack is None else {"observation": stack}
+    steps = np.random.default_rng(0 if stack is None else stack.k).integers(len(chosen), size=(4, *shape))
     steps.reshape(4, -1)[0] = np.arange(6)
     if are_slices:
         table = chosen.trajectories

@@ -34,11 +34,13 @@ def test_it_is_used_again_when_nobody_refers_to_it() -> None:
 
 def test_little_is_kept() -> None:
     memory._blocks.clear()
-    rows = [empty_rows(40 + 40 * n, 7056) for n in range(20)] + [empty_rows(10, 10), empty_rows(5000, 7056)]
+    rows = [empty_rows(40 + 40 * n, 7056) for n in range(20)] + [empty_rows(10, 10), empty_rows(10_000, 7056)]
     del rows
     gc.collect()
     assert len(memory._blocks) == 16
-    assert sum(len(block.memory) for block in memory._blocks) <= 16 * 2**23
+    rows = [empty_rows(9_000, 7056) for _ in range(3)]
+    assert len(memory._blocks) == 2, "64 MB each, of 128 MiB in all"
+    assert len({place.__array_interface__["data"][0] for place in rows}) == 3
 
 
 def test_threads_get_memory_of_their_own() -> None:

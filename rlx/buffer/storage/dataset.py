@@ -15,6 +15,7 @@ from rlx.buffer.storage.step_schema import TrajectoryKeys
 from rlx.errors import SchemaMismatchError
 from rlx.schema import Role
 from rlx.store.dataset import Dataset
+from rlx.store.step_reader import Stack
 from rlx.store.ted import FLAGS, PlannedBatches, paths_of_all, read_ted
 from rlx.store.trajectories import Trajectories
 from rlx.transform.protocol import as_path
@@ -90,8 +91,8 @@ class DatasetStorage(Storage):
         paths = None if keys is None else [as_path(key) for key in keys]
         return read_ted(self.dataset.steps, self.dataset.schema, rows, keys=paths)
 
-    def get_stacked(self, rows: Rows, keys: Keys, k: int, only: Keys | None = None) -> TensorDictBase | None:
-        """Return the steps [n] at these rows with stacks [n, k, ...] of observations, now and next, which share memory.
+    def get_stacked(self, rows: Rows, keys: Keys, stack: Stack, only: Keys | None = None) -> TensorDictBase | None:
+        """Return the steps [n] at these rows with stacks [n, k, ...] of observations, now and next.
 
         None if a key is not an observation.
 
@@ -104,13 +105,13 @@ class DatasetStorage(Storage):
         if not {*names} <= {*self.dataset.schema.names(Role.OBSERVATION)}:
             return None
         paths = None if only is None else [as_path(key) for key in only]
-        return read_ted(self.dataset.steps, self.dataset.schema, rows, dict.fromkeys(names, k), paths)
+        return read_ted(self.dataset.steps, self.dataset.schema, rows, dict.fromkeys(names, stack), paths)
 
     def plan(
         self,
         rows: Rows,
         keys: Keys = (),
-        k: int = 1,
+        stack: Stack | None = None,
         marks: Mapping[Any, Column] | None = None,
         only: Keys | None = None,
     ) -> PlannedBatches | None:
@@ -121,7 +122,7 @@ class DatasetStorage(Storage):
         Args:
             rows: [batches, *shape] rows.
             keys: the observations to be stacked.
-            k: observations per stack.
+            stack: how to stack them.
             marks: values to add, by TED key, as ``write_info`` does; each [steps, ...].
             only: TED keys to read, each a leaf or a group; all by default.
 
@@ -136,8 +137,9 @@ class DatasetStorage(Storage):
             return None
         _check(rows.reshape(-1), self.max_size)
         added = {as_path(key): values for key, values in (marks or {}).items()}
+        stacks = {} if stack is None else dict.fromkeys(names, stack)
         paths = None if only is None else [as_path(key) for key in only]
-        return PlannedBatches(self.dataset.steps, schema, rows, dict.fromkeys(names, k), added, paths)
+        return PlannedBatches(self.dataset.steps, schema, rows, stacks, added, paths)
 
     def get_flags(self, rows: Rows, keys: Keys) -> dict[NestedKey, NDArray[np.bool_]]:
         """Return [n, 1] those of these flags that every step has, by key; "done" and its parts come from the table."""

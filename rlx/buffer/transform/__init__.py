@@ -6,6 +6,7 @@ Others, which datasets have too, are in ``rlx.transform``, with the protocols of
 
 from rlx.buffer.transform.batches import FrameStack, NStep, ReturnToGo, ToDevice, ToDtype
 from rlx.buffer.transform.compose import Compose, Inverted
+from rlx.buffer.transform.normalize import Normalize
 from rlx.transform.scaling import RewardClip, RewardSign, ToFloat
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "FrameStack",
     "Inverted",
     "NStep",
+    "Normalize",
     "ReturnToGo",
     "RewardClip",
     "RewardSign",

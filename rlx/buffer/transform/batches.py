@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from rlx.buffer.storage.step_schema import signed
 from rlx.buffer.transform.compose import OverBatch, StoredSteps, pick
 from rlx.errors import TransformError
 from rlx.numbers import check_whole
+from rlx.store.step_reader import Padding, Stack
 from rlx.transform import multi_step
 from rlx.transform.protocol import Pointwise, Reader, as_keys, as_path, leaves_named, wanted
 
@@ -43,7 +44,7 @@ class FrameStack(OverBatch):
     """
 
     k: int
-    padding: Literal["repeat", "zeros"] = "repeat"
+    padding: Padding = "repeat"
     keys: NestedKey | Sequence[NestedKey] = ("observation",)
 
     def __post_init__(self) -> None:
@@ -58,17 +59,17 @@ class FrameStack(OverBatch):
             raise TransformError("FrameStack after NStep: the next stack is unknown; put FrameStack first")
 
     @property
-    def is_plain(self) -> bool:
-        """Whether a storage that makes stacks makes these: padded by the oldest observation."""
-        return self.padding == "repeat"
+    def stack(self) -> Stack:
+        """How observations are stacked."""
+        return Stack(self.k, self.padding)
 
     def around(self, rows: Rows, keys: Keys | None, below: Reader) -> TensorDictBase:
         """Return the steps at these rows with their observations stacked."""
         mine = [key for key in self.keys if wanted(key, keys) or wanted(("next", *as_path(key)), keys)]
         if not mine:
             return below.read(rows, keys)
-        if self.is_plain and isinstance(below, StoredSteps):
-            stacked = below.read_stacked(rows, mine, self.k, keys if keys is None else [*keys, STEPS_AHEAD])
+        if isinstance(below, StoredSteps):
+            stacked = below.read_stacked(rows, mine, self.stack, keys if keys is None else [*keys, STEPS_AHEAD])
             if stacked is not None and STEPS_AHEAD not in stacked.keys():  # noqa: SIM118
                 return stacked
         batch = below.read(rows, None if keys is None else [*keys, *mine, STEPS_AHEAD])

@@ -19,6 +19,7 @@ from rlx.buffer.protocol import Keys, Rows, Storage
 from rlx.buffer.storage.step_schema import accelerator_of, leaves_of, padded, signed
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.errors import OptionError, TransformError
+from rlx.store.step_reader import Stack
 from rlx.transform.protocol import Neighbours, NeighbourTransform, Pointwise, Reader, as_path, needs_neighbours, wanted
 
 Transform = Callable[[TensorDictBase], TensorDictBase] | NeighbourTransform
@@ -76,8 +77,8 @@ class StoredSteps(_Reader):
         both: Any = torch.cat([seen, self._storage.get(rows[fresh], keys)])  # torch knows no TensorDict
         return pick_steps(both, position)
 
-    def read_stacked(self, rows: Rows, keys: Keys, k: int, only: Keys | None) -> TensorDictBase | None:
-        """Return the steps [n] at these rows with stacks of k observations, if the storage makes them.
+    def read_stacked(self, rows: Rows, keys: Keys, stack: Stack, only: Keys | None) -> TensorDictBase | None:
+        """Return the steps [n] at these rows with stacks of observations, if the storage makes them.
 
         Args:
             keys: the observations to be stacked.
@@ -86,8 +87,8 @@ class StoredSteps(_Reader):
         if self._batch is not None:
             return None
         if only is None:
-            return self._storage.get_stacked(rows, keys, k)
-        return self._storage.get_stacked(rows, keys, k, [key for key in only if self._storage.has_below(key)])
+            return self._storage.get_stacked(rows, keys, stack)
+        return self._storage.get_stacked(rows, keys, stack, [key for key in only if self._storage.has_below(key)])
 
     def _places(self, rows: Rows) -> Rows:
         """Return [n] where each row is in the remembered batch; -1 where it is not."""

@@ -1,4 +1,4 @@
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -15,6 +15,7 @@ from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.buffer.transform import Compose, FrameStack, NStep, ToFloat
 from rlx.errors import TransformError
 from rlx.store.dataset import Dataset
+from rlx.store.step_reader import Padding
 from tests.buffer.transform.stored import back, buffers, stored
 from tests.factories import LARGE, make_block, write_dataset
 
@@ -37,7 +38,7 @@ def buffer_of(steps: TensorDict, capacity: int = 100) -> ReplayBuffer:
     return buffer
 
 
-CASES: dict[str, tuple[Literal["repeat", "zeros"], int, list[int], list[int]]] = {
+CASES: dict[str, tuple[Padding, int, list[int], list[int]]] = {
     "the first step repeats itself": ("repeat", 0, [1, 1, 1], [1, 1, 2]),
     "the second has one before it": ("repeat", 1, [1, 1, 2], [1, 2, 3]),
     "enough before it": ("repeat", 3, [2, 3, 4], [3, 4, 5]),
@@ -57,14 +58,15 @@ def test_stacks_begin_with_the_episode(case: str) -> None:
     assert step["next", "observation"].flatten().tolist() == after
 
 
-@given(buffer=buffers(), k=st.integers(1, 5))
-def test_it_agrees_with_going_back_step_by_step(buffer: ReplayBuffer, k: int) -> None:
+@given(buffer=buffers(), k=st.integers(1, 5), padding=st.sampled_from(["repeat", "zeros"]))
+def test_it_agrees_with_going_back_step_by_step(buffer: ReplayBuffer, k: int, padding: Padding) -> None:
     known = stored(buffer)
-    buffer.append_transform(FrameStack(k))
+    buffer.append_transform(FrameStack(k, padding))
     batch = buffer.sample(16)
     for stack, after in zip(batch["observation"], batch["next", "observation"], strict=True):
         path = back(int(stack[-1]), known)[-k:]
-        assert stack.flatten().tolist() == [path[0]] * (k - len(path)) + path
+        first = path[0] if padding == "repeat" else 0
+        assert stack.flatten().tolist() == [first] * (k - len(path)) + path
         assert after.flatten().tolist() == [*stack.flatten().tolist()[1:], path[-1] + 1]
 
 
@@ -170,15 +172,20 @@ def test_no_observation_is_read_twice(rows: list[int]) -> None:
     assert sorted(storage.asked) == sorted(stacked)
 
 
-@given(k=st.integers(1, 5), rows=st.lists(st.integers(0, 14), min_size=1, max_size=12), chosen=st.booleans())
+@given(
+    k=st.integers(1, 5),
+    padding=st.sampled_from(["repeat", "zeros"]),
+    rows=st.lists(st.integers(0, 14), min_size=1, max_size=12),
+    chosen=st.booleans(),
+)
 def test_stacks_of_a_dataset_are_those_of_its_steps_in_memory(
-    datasets: dict[bool, Dataset], k: int, rows: list[int], chosen: bool
+    datasets: dict[bool, Dataset], k: int, padding: Padding, rows: list[int], chosen: bool
 ) -> None:
     dataset = datasets[chosen]
     slow = LazyTensorStorage(len(dataset))
     slow.append(dataset[:].exclude("index"))
-    expected = ReplayBuffer(storage=slow, transform=FrameStack(k))[rows]
-    found = ReplayBuffer(storage=dataset, transform=FrameStack(k))[rows]
+    expected = ReplayBuffer(storage=slow, transform=FrameStack(k, padding))[rows]
+    found = ReplayBuffer(storage=dataset, transform=FrameStack(k, padding))[rows]
     for key in ("observation", ("next", "observation"), ("next", "reward"), ("collector", "traj_ids")):
         assert torch.equal(found[key], expected[key])
 
