@@ -90,6 +90,9 @@ BAD: dict[str, tuple[Damage, tuple[int, ...], tuple[str, ...]]] = {
     "robomimic: first": (h5(delete("data/demo_0/obs")), (0,), ("demo_0",)),
     "robomimic: final": (h5(delete("data/demo_3/next_obs")), (3,), ("demo_3",)),
     "robomimic: shape": (h5(replace("data/demo_2/obs/observation", np.zeros((7, 9), "f4"))), (2,), ("demo_2",)),
+    "robomimic: first shape": (h5(replace("data/demo_0/obs/observation", np.zeros((4, 9), "f4"))), (0,), ("demo_0",)),
+    "minari: first shape": (minari(replace("episode_0/observations", np.zeros((5, 9), "f4"))), (0,), ("episode_0",)),
+    "d3rlpy: first dtype": (h5(replace("actions_0", np.zeros((4, 2), "f8"))), (0,), ("episode 0",)),
     "robomimic: samples": (
         h5(lambda file: file["data/demo_2"].attrs.modify("num_samples", 8)),
         (2,),

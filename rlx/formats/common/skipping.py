@@ -22,9 +22,11 @@ NOTE = "episodes_left_out"
 # Reason of rows that are left out, in the counts of a shard.
 DAMAGED = "damaged_episode"
 _MAX_NAMED, _MAX_SAID = 100, 20
+_MAX_COMPARED = 3
 HINT = "`on_error` skip leaves it out, names it, and takes the other episodes"
 DAMAGES = (CorruptShardError, SourceNotFoundError)
 T = TypeVar("T")
+V = TypeVar("V")
 # The reasons by name; False if an error stops, and None if so without an option to change it.
 _left: ContextVar[dict[str, str] | bool | None] = ContextVar("left", default=None)
 
@@ -108,21 +110,34 @@ def whole(name: str, blocks: Iterable[Block], dropped: Counter[str]) -> Generato
     return True
 
 
-def first_readable(numbers: Iterable[int], name: str, read: Callable[[int], T]) -> tuple[int, T]:
-    """Return the number of the first episode that can be read, and what was read of it.
+def typical(episodes: dict[int, V], name: str, read: Callable[[int], T]) -> T:
+    """Return what is read of the first episode; within ``skipping()``, what most of the first three agree on.
 
     Args:
+        episodes: by number; those that cannot be read are removed.
         name: of an episode, with ``{}`` for its number.
 
     Raises:
         CorruptShardError: none can be read.
+
+    Example:
+        >>> with skipping():
+        ...     typical(dict.fromkeys(range(4)), "demo_{}", {0: "x", 1: "y", 2: "y", 3: "x"}.__getitem__)
+        'y'
     """
-    for number in numbers:
+    found: list[T] = []
+    for number in list(episodes):
         with skippable(name.format(number)):
-            return number, read(number)
-    left = _left.get()
-    found = LeftOut.of(left) if isinstance(left, dict) else "none"
-    raise CorruptShardError(f"expected an episode that can be read, found {found}")
+            found.append(read(number))
+            if len(found) == (_MAX_COMPARED if is_skipping() else 1):
+                break
+            continue
+        del episodes[number]
+    if not found:
+        left = _left.get()
+        what = LeftOut.of(left) if isinstance(left, dict) else "none"
+        raise CorruptShardError(f"expected an episode that can be read, found {what}")
+    return max(found, key=found.count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.episodes import Hdf5Episodes, field_shape, find_extras, leaves_of, rows_in
 from rlx.formats.common.hdf5.text import texts
 from rlx.formats.common.rows.episodes import RowEpisode, ending_notes, shard_bounds
-from rlx.formats.common.skipping import first_readable, skippable
+from rlx.formats.common.skipping import skippable, typical
 from rlx.formats.d3rlpy import COLUMNS, KEYS, LAYOUT, VERSION
 from rlx.formats.d4rl.reader import D4RL, open_d4rl
 from rlx.schema import FLAGS, Field, Role, Schema
@@ -58,8 +58,7 @@ def _opened(path: Path) -> Hdf5Episodes:
         for number in range(episode_count):
             with skippable(_NAMED.format(number)):
                 episodes[number] = _episode(file, number)
-        first, (fields, paths) = first_readable(episodes, _NAMED, lambda number: _fields(file, number))
-        episodes = {number: episode for number, episode in episodes.items() if number >= first}
+        fields, paths = typical(episodes, _NAMED, lambda number: _fields(file, number))
         extras = _extras(file, episodes, episode_count, {**fields, "terminated": None}, said)
         fields |= extras.fields
         paths |= {name: f"{path}_{{}}" for name, path in extras.keys.items()}

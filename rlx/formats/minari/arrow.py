@@ -22,7 +22,7 @@ from rlx.formats.common import parquet_file
 from rlx.formats.common.fields import NOT_OF_STEPS, ExtraFields, RowType, check_field
 from rlx.formats.common.rows.episodes import Batch, RowStream
 from rlx.formats.common.rows.table import column_rows
-from rlx.formats.common.skipping import first_readable, skippable
+from rlx.formats.common.skipping import skippable, typical
 from rlx.formats.common.source import batch_rows
 from rlx.formats.minari.episode import ROLES, EpisodeDataset, MinariFields, StoredEpisode
 from rlx.formats.minari.layout import (
@@ -148,8 +148,8 @@ def scanned(
             check_readable(root / part_name(number, storage))
             steps[number] = length
             others |= {f"*/{METADATA}: {key}": None for key in metadata if key not in (STEPS, NUMBER)}
-    first, found = first_readable(steps, NAMED, lambda first: _described(root, storage, first, spaces))
-    return found, {number: length for number, length in steps.items() if number >= first}, list(others)
+    found = typical(steps, NAMED, lambda first: _described(root, storage, first, spaces))
+    return found, steps, list(others)
 
 
 def _described(root: Path, storage: str, number: int, spaces: Mapping[str, Space | None]) -> MinariFields:

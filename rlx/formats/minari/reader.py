@@ -20,7 +20,7 @@ from rlx.formats.common.fields import NOT_OF_STEPS, can_be_noted, expecting, not
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.provenance import KEY, read_notes
 from rlx.formats.common.rows.episodes import EPISODES_WITHOUT_STEP, WITHOUT_STEP, shard_bounds
-from rlx.formats.common.skipping import add_hint, first_readable, is_skipping, skippable, skipping, whole
+from rlx.formats.common.skipping import add_hint, is_skipping, skippable, skipping, typical, whole
 from rlx.formats.common.source import EpisodeGroups
 from rlx.formats.minari import arrow
 from rlx.formats.minari.episode import Episode, EpisodeDataset, MinariFields, StoredEpisode, fields_of
@@ -160,10 +160,7 @@ def _scanned(
         for number in sorted(numbers):
             with skippable(NAMED.format(number)):
                 steps[number] = hdf5_file.integer(hdf5_file.group(file, f"episode_{number}"), STEPS)
-        first, found = first_readable(
-            steps, NAMED, lambda first: fields_of(file, first, steps, spaces, metadata.get(KEY))
-        )
-        steps = {number: count for number, count in steps.items() if number >= first}
+        found = typical(steps, NAMED, lambda first: fields_of(file, first, steps, spaces, metadata.get(KEY)))
         others += [f"attribute {name}" for name in hdf5_file.attributes(file)]
     return found, steps, others
 

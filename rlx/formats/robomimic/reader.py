@@ -16,7 +16,7 @@ from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.episodes import Hdf5Episodes, field_shape, find_extras, leaves_of, rows_in
 from rlx.formats.common.hdf5.text import is_text
 from rlx.formats.common.rows.episodes import RowEpisode, ending_notes, shard_bounds
-from rlx.formats.common.skipping import first_readable, skippable
+from rlx.formats.common.skipping import skippable, typical
 from rlx.formats.robomimic import ACTIONS, ATTRIBUTES, DONES, KNOWN, LAYOUT, NEXT, OBS, RECORDED, REWARDS, STEPS
 from rlx.schema import FLAGS, TEXT, Field, Role, Schema
 from rlx.wording import missing as is_missing
@@ -53,10 +53,8 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
                     file, number, final_recorded=has_next, has_dones=DONES in recorded
                 )
                 has_early |= is_early
-        first, described = first_readable(
-            episodes, _NAMED, lambda number: _recorded(file, number, has_rewards=REWARDS in recorded)
-        )
-        demos = [number for number in episodes if number >= first]
+        described = typical(episodes, _NAMED, lambda number: _recorded(file, number, has_rewards=REWARDS in recorded))
+        demos = list(episodes)
         fields, paths, after, extras = _fields(file, demos, said, described, has_next=has_next)
         if has_early:
             # Demonstrations may continue after a success; then the flags are data.
