@@ -137,7 +137,7 @@ class Report(Counted):
         """The hint for shards that failed."""
         if self.dataset.name == NEW:  # which was to replace the dataset around it
             return f"{self.dataset.parent} is unchanged; run the same command again to replace it"
-        return HINT if any(error.hint == HINT for error in self.failures.values()) else RESUME
+        return f"{RESUME}; {HINT}" if any(error.hint == HINT for error in self.failures.values()) else RESUME
 
     def raise_for_failures(self) -> Self:
         """Return the report itself, or raise its ``error`` if shards failed."""

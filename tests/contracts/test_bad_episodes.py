@@ -182,7 +182,7 @@ def test_an_error_names_the_option(kind: str, exported: Path, cli: Cli, tmp_path
     BAD[kind][0](path)
     stopped = cli("convert", path, tmp_path / "new", "--jobs", 1)
     assert stopped.code == 3
-    assert "hint: --on-error skip leaves it out, names it, and takes the other episodes" in stopped.err
+    assert "hint: --on-error skip leaves out what cannot be read, names it, and takes the other episodes" in stopped.err
     result = cli("convert", path, tmp_path / "new", "--jobs", 1, "--on-error", "skip", "--json")
     assert result.code == 0
     said = json.loads(result.out)["episodes_left_out"]
