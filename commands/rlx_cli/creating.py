@@ -6,7 +6,7 @@ from typing import Annotated, get_args
 
 import typer
 
-from rlx.api.arguments import Autoreset, ConvertFormat, ExportFormat, RewardDtype
+from rlx.api.arguments import Autoreset, ConvertFormat, ExportFormat, OnError, RewardDtype
 from rlx_cli.options import (
     CodecOption,
     EngineOption,
@@ -203,6 +203,13 @@ def convert(
     jobs: JobsOption = None,
     engine: EngineOption = "local",
     ray_address: RayAddressOption = None,
+    on_error: Annotated[
+        OnError,
+        typer.Option(
+            "--on-error",
+            help="At an episode that cannot be read: stop, or skip it, name it and take the others.",
+        ),
+    ] = "stop",
     overwrite: OverwriteOption = False,
 ) -> None:
     """Convert files or a dataset into a dataset, or another format.
@@ -234,6 +241,7 @@ def convert(
             jobs=jobs,
             engine=engine,
             ray_address=ray_address,
+            on_error=on_error,
             overwrite=overwrite,
             progress=progress,
         )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from rlx.errors import RlxError
@@ -256,13 +256,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
     """
     drawn = _grid(show_header=True)
     for column in columns:
-        is_number = column.startswith(">")
-        drawn.add_column(
-            column.removeprefix(">"),
-            justify="right" if is_number else "left",
-            no_wrap=is_number,
-            overflow="fold",
-        )
+        # Without ``no_wrap``: rich would cut numbers on a narrow terminal, and not say so.
+        justify: Literal["left", "right"] = "right" if column.startswith(">") else "left"
+        drawn.add_column(column.removeprefix(">"), justify=justify, overflow="fold")
     for row in rows:
         drawn.add_row(*map(_plain, row))
     return drawn

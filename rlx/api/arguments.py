@@ -25,6 +25,7 @@ Engine = Literal["local", "ray"]
 Layout = Literal["rlu", "dopamine"]
 RewardDtype = Literal["float32", "float64"]
 Autoreset = Literal["next-step", "same-step", "disabled"]
+OnError = Literal["stop", "skip"]
 SplitUnit = Literal["trajectory", "shard"]
 FunctionUnit = Literal["block", "trajectory", "step"]
 BatchFormat = Literal["npz", "pt", "h5", "zarr", "parquet", "jsonl"]
@@ -190,15 +191,18 @@ def write_options(
     engine: str = "local",
     ray_address: str | None = None,
     command: str = "",
+    on_error: OnError | None = None,
 ) -> Options:
     """Check the arguments of a function that writes a dataset, and return them as options.
 
     Raises:
-        OptionError: the store or engine is unknown, jobs is below 1, or ray_address is given for another engine.
+        OptionError: the store, engine or on_error is unknown, jobs is below 1, or ray_address is given for another
+            engine.
         CodecError: the codec is unknown, or the store does not support it.
     """
     check_choice("store", store, Store)
     check_choice("engine", engine, Engine)
+    check_choice("on_error", on_error, OnError)
     check_number("jobs", jobs, 1)
     if ray_address is not None and engine != "ray":
         raise OptionError("`ray_address` requires `engine` ray")
@@ -212,6 +216,7 @@ def write_options(
         command=command,
         engine=engine,
         ray_address=ray_address,
+        on_error=on_error,
     )
 
 

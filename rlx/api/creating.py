@@ -11,6 +11,7 @@ from rlx.api.arguments import (
     ConvertFormat,
     Engine,
     ExportFormat,
+    OnError,
     RewardDtype,
     Store,
     StrPath,
@@ -201,6 +202,7 @@ class _ConvertArguments(WriteArguments, total=False):
     capacity: int | None
     shards: Iterable[int] | None
     jobs: int | None
+    on_error: OnError
 
 
 @overload
@@ -227,6 +229,7 @@ def convert(
     jobs: int | None = None,
     engine: Engine = "local",
     ray_address: str | None = None,
+    on_error: OnError = "stop",
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Report | ExportReport:
@@ -247,6 +250,9 @@ def convert(
         jobs: worker processes; one per core by default.
         engine: where workers run: ``local``, or ``ray`` for a Ray cluster.
         ray_address: address of the Ray cluster; ``$RAY_ADDRESS`` or a new local cluster by default.
+        on_error: what an episode that cannot be read does: ``stop``, or ``skip`` to leave it out and take the others. A
+            warning names those that are left out, and so do the report and the dataset's notes. Episodes are then held
+            in memory until they are read whole.
         overwrite: start afresh instead of resuming, or replace an export of the same format.
         progress: reports ``shards`` and ``steps``, and ``bytes`` that are fetched.
 
@@ -283,6 +289,7 @@ def convert(
     if capacity is not None and to != "dopamine":
         raise OptionError(f"`capacity` requires `to` dopamine, found `to` {to}")
     check_choice("engine", engine, Engine)
+    check_choice("on_error", on_error, OnError)
     check_number("jobs", jobs, 1)
     progress = receiver(progress)
     check_path("source", source)
@@ -302,6 +309,7 @@ def convert(
             to,
             source_format=from_,
             shards=shard_numbers(shards),
+            skips=on_error == "skip",
             overwrite=overwrite,
             exporter=None if capacity is None else DopamineExporter(capacity),
             progress=progress,
@@ -311,6 +319,7 @@ def convert(
         "to": None if to == "zarr" else to,
         "codec": chosen_codec(codec),
         "shards": shard_numbers(shards),
+        "on_error": None if on_error == "stop" else on_error,
     }
     options = write_options(
         store=to,
@@ -321,5 +330,6 @@ def convert(
         engine=engine,
         ray_address=ray_address,
         command=command_line("convert", [str(source)], chosen),
+        on_error=on_error,
     )
     return convert_run(files, Path(destination), options, source_format=from_, progress=progress)

@@ -22,7 +22,8 @@ Hashes = NDArray[np.uint64]
 class LastSteps:
     """Last steps that change a vector observation more than any other step: the next episode's first observation.
 
-    That is so where the flag of an episode's end is stored a step late.
+    That is so where the flag of an episode's end is stored a step late. The last step is that with the last observation
+    that was recorded: if the final one was not, the one before.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -31,26 +32,30 @@ class LastSteps:
             for name in schema.names(Role.OBSERVATION)
             if schema[name].dtype.startswith("float") and len(schema[name].shape) == 1 and schema[name].row_bytes
         }
-        self._last: dict[str, NDArray[np.generic]] = {}
         self._ends: dict[str, list[tuple[NDArray[np.float64], int, int]]] = {name: [] for name in self._largest}
+        # The last rows of a trajectory that goes on: trajectory, position and whether they are recorded; and values.
+        self._open = np.empty((3, 0), np.int64)
+        self._rows: dict[str, NDArray[np.generic]] = {}
 
     def see(self, window: Window) -> None:
         """Process the next steps."""
-        goes_on = int(window.offset > 0)  # from the last observation of the window before
-        trajectory = np.concatenate([np.full(goes_on, window.first), window.row_trajectory])
-        position = np.concatenate([np.full(goes_on, window.offset - 1), window.row_position])
-        recorded = np.concatenate([np.ones(goes_on, bool), window.recorded])
-        ends = np.zeros(len(trajectory), bool)
-        ends[goes_on + (np.cumsum(window.block.lengths + window.closed) - 1)[window.closed]] = True
-        follows = recorded[1:] & (trajectory[1:] == trajectory[:-1])
+        now = np.stack([window.row_trajectory, window.row_position, window.recorded])
+        trajectory, position, recorded = numbered = np.concatenate([self._open, now], axis=1)
+        follows = (trajectory[1:] == trajectory[:-1]) & (recorded[1:] > 0)
+        # Whether the step after each one does not lead to a recorded row, so that it is the last; unknown at the end.
+        is_last = np.append(~follows[1:], not window.block.is_open)[: len(follows)]
+        kept = slice(max(0, len(trajectory) - 2), None) if window.block.is_open else slice(0, 0)
+        if window.block.is_open:
+            follows[-1:] = False
+        self._open = numbered[:, kept][:, trajectory[kept] == trajectory[-1:]]
         for name, largest in self._largest.items():
-            rows = np.concatenate([self._last.get(name, window[name][:0])[:goes_on], window[name]]).astype(np.float64)
-            self._last[name] = window[name][-1:].copy()
-            change = np.abs(np.diff(rows, axis=0))
+            rows = np.concatenate([self._rows.get(name, window[name][:0]), window[name]])
+            self._rows[name] = rows[len(rows) - self._open.shape[1] :].copy()
+            change = np.abs(np.diff(rows.astype(np.float64), axis=0))
             valid = follows & np.isfinite(change).all(axis=1)
-            if len(inside := change[valid & ~ends[1:]]):
+            if len(inside := change[valid & ~is_last]):
                 self._largest[name] = np.maximum(largest, inside.max(axis=0))
-            for row in np.flatnonzero(valid & ends[1:])[: _MAX_ENDS - len(self._ends[name])].tolist():
+            for row in np.flatnonzero(valid & is_last)[: _MAX_ENDS - len(self._ends[name])].tolist():
                 self._ends[name].append((change[row], int(trajectory[row]), int(position[row])))
 
     def findings(self) -> Iterator[Finding]:

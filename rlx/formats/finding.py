@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from rlx.errors import OptionError, SourceError, SourceNotFoundError
+from rlx.files.disk import check_readable, listed
 from rlx.formats.common.fields import expecting
 from rlx.formats.common.hdf5.file import holds, is_hdf5, names, opened
 from rlx.formats.common.provenance import LocalRun, as_noted
@@ -125,9 +126,14 @@ def _nothing_known(path: Path, layout: str | None) -> SourceNotFoundError:
         return SourceNotFoundError(f"no run found in {path}; {formats()[layout].layout}")
     hint = f"`from_` {'|'.join(readable())} gives a diagnosis"
     if not path.is_file():
+        there = listed(path, "*")
+        for entry in (*there, *listed(path, "*/*"))[:_SHOWN_NAMES]:
+            if entry.is_file():
+                check_readable(entry)  # which names pointers of Git LFS
+        shown = first_of((entry.name for entry in there), _SHOWN_NAMES)
         return SourceNotFoundError(
-            f"no run found in {path}: expected files such as Pong/run_5-00000-of-00050, "
-            "Pong/5/replay_logs/add_count_ckpt.0.gz or data/main_data.hdf5",
+            f"no run found in {path}: {f'found {shown}; ' if shown else ''}expected files such as "
+            "Pong/run_5-00000-of-00050, Pong/5/replay_logs/add_count_ckpt.0.gz or data/main_data.hdf5",
             hint=hint,
         )
     if is_hdf5(path):

@@ -13,6 +13,7 @@ from rlx.block import Block
 from rlx.files.urls import HUB
 from rlx.formats.common.fields import not_taken
 from rlx.formats.common.rows.episodes import COUNTED, EARLY_FLAGS
+from rlx.formats.common.skipping import LeftOut, skipping
 from rlx.formats.common.source import Source, block_steps
 from rlx.formats.finding import find_run
 from rlx.home import locate
@@ -81,9 +82,21 @@ def convert(
     Raises what ``rlx.convert`` does.
     """
     check_apart(files.path, destination)
-    opened, root = open_source(files.path, source_format)
+    with skipping(options.skips) as left:
+        opened, root = open_source(files.path, source_format)
+    if left:
+        logger.warning("%s: left out: %s", opened.id, LeftOut.of(left))
     parents = [opened.dataset] if isinstance(opened, StoredDataset) else []
-    ingest = Ingest(opened, root, options, progress, parents=parents, origin=files.origin, citations=files.citations)
+    ingest = Ingest(
+        opened,
+        root,
+        options,
+        progress,
+        parents=parents,
+        origin=files.origin,
+        citations=files.citations,
+        left_out=LeftOut.of(left),
+    )
     with claimed(destination, overwrite=options.overwrite) as claim:
         ingest.check_resumable(claim.place)
         return ingest.run(claim)

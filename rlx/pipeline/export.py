@@ -11,7 +11,7 @@ import zipfile
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from rlx.block import Block
-from rlx.errors import DatasetExistsError, ExportError, RlxError, SourceError
+from rlx.errors import CorruptShardError, DatasetExistsError, ExportError, RlxError, SourceError
 from rlx.files.atomic import whole
 from rlx.files.disk import is_there
 from rlx.formats.common import parquet_file
@@ -29,6 +29,7 @@ from rlx.formats.common.fields import not_taken
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.names import names_in_file, renamed_block, renamed_schema
 from rlx.formats.common.provenance import FILE_NAME, KEY
+from rlx.formats.common.skipping import LeftOut, skipping
 from rlx.formats.common.source import Source
 from rlx.formats.registry import formats, writable
 from rlx.pipeline.convert import StoredDataset, open_source
@@ -64,6 +65,7 @@ class ExportReport(Counted):
         losses: data that the format could not hold.
         names: name in the files of each field whose own name the format reserves; rlx reads it by its own name again.
         not_taken: reason for each entry of the source's files that rlx did not read.
+        left_out: the episodes of the source's files that could not be read, with ``on_error="skip"``.
     """
 
     dataset: Path
@@ -78,6 +80,7 @@ class ExportReport(Counted):
     losses: Sequence[str]
     names: Mapping[str, str]
     not_taken: Mapping[str, str]
+    left_out: LeftOut = field(default_factory=LeftOut)
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys that scripts rely on."""
@@ -89,6 +92,7 @@ class ExportReport(Counted):
             "losses": list(self.losses),
             "names": dict(self.names),
             "not_taken": dict(self.not_taken),
+            **self.left_out.note(),
         }
 
 
@@ -99,6 +103,7 @@ def export(
     *,
     source_format: str | None = None,
     shards: Sequence[int] | None = None,
+    skips: bool = False,
     overwrite: bool = False,
     exporter: DatasetExporter | None = None,
     progress: Progress,
@@ -107,6 +112,7 @@ def export(
 
     Args:
         source_format: as of ``convert``.
+        skips: whether episodes that cannot be read are left out.
         overwrite: whether to replace an existing export of the same format. Otherwise the result of the same command
             is kept, and its report returned.
         exporter: an exporter of the format with other settings than the default.
@@ -115,18 +121,26 @@ def export(
     """
     started = time.monotonic()
     check_apart(source, destination)
-    opened, root = open_source(source, source_format)
-    numbers = chosen_shards(opened, shards)
-    exporter = exporter or formats()[format].datasets
-    made_of = fingerprint(opened, root, numbers, exporter)
-    experience = SelectedShards(opened, numbers, made_of, names_in_file(opened.schema, exporter.taken))
-    finished = not overwrite and made_of is not None and made_of == recorded_fingerprint(destination)
-    if finished and exporter.owns(destination):
-        losses = list(exporter.losses(experience))
-    else:
-        finished = False
-        losses = export_dataset(experience, destination, exporter, overwrite=overwrite, progress=progress)
-    table = experience.trajectories
+    with skipping(skips) as left:
+        opened, root = open_source(source, source_format)
+        numbers = chosen_shards(opened, shards)
+        exporter = exporter or formats()[format].datasets
+        made_of = fingerprint(opened, root, numbers, exporter, skips=skips)
+        experience = SelectedShards(opened, numbers, made_of, names_in_file(opened.schema, exporter.taken))
+        if skips:
+            count = len(experience.trajectories)  # reads all steps, and so knows what is left out
+            experience.notes = {**experience.notes, **LeftOut.of(left).note()}
+            if left and not count:
+                raise CorruptShardError(f"{experience.id} has only {LeftOut.of(left)}")
+            if left:
+                logger.warning("%s: left out: %s", experience.id, LeftOut.of(left))
+        finished = not overwrite and made_of is not None and made_of == recorded_fingerprint(destination)
+        if finished and exporter.owns(destination):
+            losses = list(exporter.losses(experience))
+        else:
+            finished = False
+            losses = export_dataset(experience, destination, exporter, overwrite=overwrite, progress=progress)
+        table = experience.trajectories
     return ExportReport(
         destination,
         experience.id,
@@ -140,6 +154,7 @@ def export(
         losses,
         experience.names,
         not_taken(opened.notes),
+        LeftOut.of(left),
     )
 
 
@@ -197,7 +212,9 @@ def survey(blocks: Iterable[Block], schema: Schema) -> Trajectories:
     return Trajectories(*(np.array(column, field.dtype) for column, field in fields))
 
 
-def fingerprint(source: Source, root: Path, shards: Sequence[int], exporter: DatasetExporter) -> str | None:
+def fingerprint(
+    source: Source, root: Path, shards: Sequence[int], exporter: DatasetExporter, *, skips: bool = False
+) -> str | None:
     """Return a checksum of the exported data and the exporter's settings.
 
     None if a file cannot be read: the export will raise the error.
@@ -205,8 +222,10 @@ def fingerprint(source: Source, root: Path, shards: Sequence[int], exporter: Dat
     Args:
         source: a dataset, or files of another format.
         exporter: the exporter, whose settings count.
+        skips: whether episodes that cannot be read are left out.
     """
     settings = {name: getattr(exporter, name) for name in getattr(exporter, "__dataclass_fields__", ())}
+    settings |= {"skips": True} if skips else {}
     try:
         files = [_files(source, root, shard) for shard in shards]
     except (OSError, SourceError):

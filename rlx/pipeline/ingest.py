@@ -16,6 +16,7 @@ from rlx.engine.engines import Engine, open_engine, threads_per_task
 from rlx.errors import CorruptShardError, DatasetExistsError, PartialError, SourceError, SourceNotFoundError
 from rlx.files.directory import Directory
 from rlx.files.urls import HUB
+from rlx.formats.common.skipping import LeftOut, is_skipping, skipping
 from rlx.formats.common.source import SkimmedSource, Source
 from rlx.manifest import FILE_NAME, FileRecord, Manifest
 from rlx.pipeline.citation import given_citations, write_citations
@@ -54,6 +55,7 @@ class Ingest:
         work: function that writes one shard.
         origin: URL or directory that the source's files come from, for the notes.
         citations: BibTeX entries that the source's files were published with.
+        left_out: the episodes that could not be read when the source was opened.
         renumbers: whether shard numbers change with the parents: then a resumed dataset needs the same parents, and
             otherwise the same files of each of its shards.
     """
@@ -67,6 +69,7 @@ class Ingest:
     work: Callable[[ShardTask, Progress], ShardResult] = convert_shard
     origin: str | None = None
     citations: Sequence[str] = ()
+    left_out: LeftOut = field(default_factory=LeftOut)
     renumbers: bool = False
 
     def numbers(self) -> list[int]:
@@ -86,7 +89,11 @@ class Ingest:
             options.effective_codec.to_json(),
             self.source.schema,
             planned=[shard_name(number) for number in self.numbers()],
-            notes={**self.source.notes, **({} if self.origin is None else {ORIGIN: self.origin})},
+            notes={
+                **self.source.notes,
+                **({} if self.origin is None else {ORIGIN: self.origin}),
+                **self.left_out.note(),
+            },
             lineage=[*_lineage(self.parents), made],
         )
 
@@ -158,6 +165,8 @@ class Ingest:
         failures, written = self._write(writer, pending, delivery or Delivery())
         if not writer.manifest.shards and not failures:
             writer.save()
+        if (left := LeftOut.noted(writer.manifest.notes)).count and not (failures or writer.manifest.steps):
+            raise CorruptShardError(f"{self.source.id} has only {left}")
         if not failures:
             claim.finish()
             given = [entry for one in self.parents for entry in given_citations(one.manifest, Directory(one.path))]
@@ -211,6 +220,12 @@ def _also_from(manifest: Manifest, origin: str) -> Manifest:
     those before may have come from another."""
     bases = list(dict.fromkeys([*noted_origins(manifest), origin]))
     return replace(manifest, notes={**manifest.notes, ORIGIN: bases if len(bases) > 1 else origin})
+
+
+def _also_without(manifest: Manifest, left_out: LeftOut) -> Manifest:
+    """Return the manifest of a dataset that also lacks these episodes of its source; logs them."""
+    logger.warning("%s: left out: %s", manifest.id, left_out)
+    return replace(manifest, notes={**manifest.notes, **(LeftOut.noted(manifest.notes) + left_out).note()})
 
 
 class _PendingShards:
@@ -295,7 +310,8 @@ class _PendingShards:
             if shard not in self._left:
                 continue
             try:
-                dictionaries = train_dictionaries(_beginning(self._ingest.source, shard), self._plain)
+                with skipping(self._ingest.options.skips):
+                    dictionaries = train_dictionaries(_beginning(self._ingest.source, shard), self._plain)
             except SourceError as exc:
                 self._waiting.discard(shard)
                 if self._again(shard, exc):
@@ -315,7 +331,7 @@ class _PendingShards:
         directory, fetched = self._writer.partial(name), self._delivery.fetched(shard)
         if isinstance(ingest.source, RecordedSource):  # which is verified when it is read
             fetched = {**ingest.source.records(shard), **fetched}
-        task = ShardTask(self._source, ingest.root, shard, name, directory, shards, fetched)
+        task = ShardTask(self._source, ingest.root, shard, name, directory, shards, fetched, skips=ingest.options.skips)
         future = self._engine.submit(partial(attempt, ingest.work), task)
         if future.done():
             # Done in this process: listed before the next one begins, so that a kill costs no more than that.
@@ -333,6 +349,8 @@ class _PendingShards:
         bases = self._delivery.origin(shard)
         for base in bases:
             self._writer.manifest = _also_from(self._writer.manifest, base)
+        if result.left_out.count:
+            self._writer.manifest = _also_without(self._writer.manifest, result.left_out)
         origin = {**result.origin, **({"bases": bases} if bases else {})}
         self._writer.add(result.record, origin=origin, dropped=result.dropped)
         self._unlisted[shard] = result.record.steps
@@ -365,7 +383,9 @@ class _PendingShards:
 
 def _beginning(source: Source, shard: int) -> Iterable[Beginning]:
     """Return the steps of a shard, decoded as far as needed: a worker decodes all of them."""
-    return source.skim(shard) if isinstance(source, SkimmedSource) else source.blocks(shard, Counter())
+    if isinstance(source, SkimmedSource) and not is_skipping():  # rows that are decoded later may be damaged
+        return source.skim(shard)
+    return source.blocks(shard, Counter())
 
 
 def chosen_shards(source: Source, shards: Sequence[int] | None) -> list[int]:

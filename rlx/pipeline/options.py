@@ -19,9 +19,15 @@ class Options:
     command: str = ""
     engine: str = "local"
     ray_address: str | None = None
+    on_error: str | None = None
 
     def __post_init__(self) -> None:
         codec_of(self.store, self.codec)
+
+    @property
+    def skips(self) -> bool | None:
+        """Whether episodes that cannot be read are left out; None if the function does not offer it."""
+        return None if self.on_error is None else self.on_error == "skip"
 
     @property
     def effective_codec(self) -> Codec:

@@ -17,6 +17,7 @@ from rlx.errors import (
     SourceError,
 )
 from rlx.formats.common.fields import not_taken
+from rlx.formats.common.skipping import HINT, LeftOut
 from rlx.manifest import Manifest
 from rlx.store.layout import NEW
 from rlx.wording import RESUME, plural
@@ -65,6 +66,7 @@ class Report(Counted):
         failures: error of each shard that failed, by its name.
         not_taken: reason for each entry of the source's files that is not in the dataset.
         remarks: number of steps by remark on what an environment gave, such as ``observation: outside its space``.
+        left_out: the episodes of the source's files that could not be read, with ``on_error="skip"``.
     """
 
     dataset: Path
@@ -80,6 +82,7 @@ class Report(Counted):
     failures: Mapping[str, SourceError] = field(default_factory=dict)
     not_taken: Mapping[str, str] = field(default_factory=dict)
     remarks: Mapping[str, int] = field(default_factory=dict)
+    left_out: LeftOut = field(default_factory=LeftOut)
 
     @classmethod
     def of(
@@ -108,6 +111,7 @@ class Report(Counted):
             failures or {},
             not_taken(listed.notes),
             remarks or {},
+            LeftOut.noted(listed.notes),
         )
 
     @property
@@ -133,7 +137,7 @@ class Report(Counted):
         """The hint for shards that failed."""
         if self.dataset.name == NEW:  # which was to replace the dataset around it
             return f"{self.dataset.parent} is unchanged; run the same command again to replace it"
-        return RESUME
+        return f"{RESUME}; {HINT}" if any(error.hint == HINT for error in self.failures.values()) else RESUME
 
     def raise_for_failures(self) -> Self:
         """Return the report itself, or raise its ``error`` if shards failed."""
@@ -151,6 +155,7 @@ class Report(Counted):
             "failed_shards": self.failed_shards,
             "not_taken": dict(self.not_taken),
             **({"remarks": dict(self.remarks)} if self.remarks else {}),
+            **self.left_out.note(),
             **({} if self.error is None else {"error": self.error.to_json()}),
         }
 

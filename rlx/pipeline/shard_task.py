@@ -19,6 +19,7 @@ import cloudpickle
 
 from rlx.block import Block
 from rlx.files.lock import check_seen
+from rlx.formats.common.skipping import LeftOut, skipping
 from rlx.formats.common.source import Source
 from rlx.manifest import FileRecord, ShardRecord
 from rlx.progress import Progress
@@ -56,6 +57,7 @@ class ShardTask:
     Args:
         root: what the source's file names are relative to, for their checksums; none where it has no such files.
         fetched: length and checksum of the source's files that are known from their transfer, by name.
+        skips: whether episodes that cannot be read are left out; None if that is not offered.
     """
 
     shared: SharedSource
@@ -65,6 +67,7 @@ class ShardTask:
     directory: Path
     format: ShardFormat
     fetched: Mapping[str, FileRecord] = field(default_factory=dict)
+    skips: bool | None = None
 
     @property
     def source(self) -> Source:
@@ -74,24 +77,30 @@ class ShardTask:
 
 @dataclass(frozen=True, slots=True)
 class ShardResult:
-    """One shard, written and not yet listed."""
+    """One shard, written and not yet listed.
+
+    Args:
+        left_out: the episodes that could not be read.
+    """
 
     record: ShardRecord
     origin: Mapping[str, Any]
     dropped: Mapping[str, int]
+    left_out: LeftOut = field(default_factory=LeftOut)
 
 
 def convert_shard(task: ShardTask, progress: Progress) -> ShardResult:
     """Write one shard of a source; everything about it is a function of the source's files."""
     dropped: Counter[str] = Counter()
     blocks = _counted(task.source.blocks(task.shard, dropped), progress)
-    record = write_shard(task.directory, task.name, task.format, blocks)
+    with skipping(task.skips) as left:
+        record = write_shard(task.directory, task.name, task.format, blocks)
     origin: dict[str, Any] = {"source": task.source.id, "shard": task.shard}
     if task.root is not None:
         names = task.source.files(task.shard)
         records = {name: task.fetched.get(name) or source_file(task.root / name) for name in names}
         origin["files"] = {name: {"bytes": file.bytes, "crc32c": file.crc32c} for name, file in records.items()}
-    return ShardResult(record, origin, dict(sorted(dropped.items())))
+    return ShardResult(record, origin, dict(sorted(dropped.items())), LeftOut.of(left))
 
 
 def source_file(path: Path) -> FileRecord:

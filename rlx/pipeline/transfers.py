@@ -32,7 +32,7 @@ class TransferReport(Report):
 
     Args:
         dataset, id, store, shards, steps, trajectories, bytes, seconds: see ``Report``.
-        steps_written, skipped_shards, failures, not_taken, remarks: see ``Report``.
+        steps_written, skipped_shards, failures, not_taken, remarks, left_out: see ``Report``.
         url: the location at the other end.
         transferred_files: files transferred in this run, with those of the card on the hub, without the manifest.
         transferred_bytes: bytes of these files.

@@ -184,7 +184,7 @@ def test_sample_is_what_the_command_draws(tmp_path: Path, cli: Cli) -> None:
         ("split", rlx.split, {"dataset"}),
         ("preprocess", rlx.preprocess, {"source", "dry_run"}),
         ("sample", rlx.sample, {"datasets"}),
-        ("export", rlx.convert, {"source", "from_", "codec", "jobs", "engine", "ray_address"}),
+        ("export", rlx.convert, {"source", "from_", "codec", "jobs", "engine", "ray_address", "on_error"}),
     ],
 )
 def test_methods_have_the_arguments_and_defaults_of_functions(method: str, function: Any, left_out: set[str]) -> None:

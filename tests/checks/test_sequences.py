@@ -1,6 +1,7 @@
 """Findings that no reader can know: flags, limits, repeated blocks and clipped rewards, in any order of blocks."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,16 @@ def test_flags_a_step_late() -> None:
     rows = block.data["observation"].copy()
     rows[np.cumsum(np.array(LENGTHS) + 1) - 1] = 0.1  # the next episode's first observation
     assert found(walks(LENGTHS, observation=rows)) == {"late-flag": len(LENGTHS)}
+
+
+def test_flags_a_step_late_where_final_observations_are_not_recorded() -> None:
+    block = walks(LENGTHS)
+    rows, finals = block.data["observation"].copy(), np.cumsum(np.array(LENGTHS) + 1) - 1
+    rows[finals] = 0
+    unseen = replace(block, final_recorded=np.zeros(len(LENGTHS), bool))
+    assert found(replace(unseen, data={**block.data, "observation": rows})) == {}
+    rows[finals - 1] = 0.1
+    assert found(replace(unseen, data={**block.data, "observation": rows})) == {"late-flag": len(LENGTHS)}
 
 
 @pytest.mark.parametrize("limit", [60, None])

@@ -100,7 +100,8 @@ def test_a_damaged_file_fails_alone(cli: Cli, tmp_path: Path) -> None:
     assert said["error"]["type"] == "PartialError"
     assert result.err.splitlines()[1:] == [
         "error: Pong/5: 1 shard failed: 00001",
-        "hint: run the same command again to resume",
+        "hint: run the same command again to resume; --on-error skip leaves out what cannot be read, names it, and "
+        "takes the other episodes",
     ]
     assert result.err.startswith(f"warning: shard 1 failed: {damaged} is corrupt")
     damaged.write_bytes(whole)

@@ -114,3 +114,19 @@ def test_what_is_missing_is_said_with_what_was_found(tmp_path: Path) -> None:
         file["observations"], file["actions"] = np.zeros((3, 2)), np.zeros((3, 2))
     with pytest.raises(SourceError, match="rewards is missing, found actions, observations; expected"):
         find_run(tmp_path / "it.hdf5", None)
+
+
+@pytest.mark.parametrize("folder", ["", "data"])
+def test_a_directory_of_pointers(folder: str, tmp_path: Path) -> None:
+    (tmp_path / folder).mkdir(exist_ok=True)
+    (tmp_path / folder / "a.parquet").write_bytes(POINTER)
+    with pytest.raises(SourceError, match=r"a\.parquet is a Git LFS pointer") as error:
+        find_run(tmp_path, None)
+    assert "lfs pull" in str(error.value.hint)
+
+
+def test_what_is_there_instead_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "read_me.txt").write_text("x")
+    with pytest.raises(SourceError, match=r": found data, read_me\.txt; expected files such as"):
+        find_run(tmp_path, None)

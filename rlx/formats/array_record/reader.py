@@ -8,6 +8,7 @@ Records that rlx wrote say which piece of which trajectory they are.
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ from rlx.formats.common.rows.episodes import (
     ending_notes,
     episode_blocks,
 )
+from rlx.formats.common.skipping import is_skipping, skippable, skipping, whole
 from rlx.formats.common.source import MalformedError, id_of
 from rlx.schema import TEXT, Field, Role, Schema
 from rlx.wording import missing as is_missing
@@ -87,36 +89,70 @@ class ArrayRecords:
         with expecting(LAYOUT), opened(self.root / self.names[shard]) as file:
             if file.count != expected:
                 raise CorruptShardError(f"{file.path}: expected {expected:,} records, found {file.count:,}")
-            trajectory = _Trajectory()
-            for number in range(file.count):
-                place = f"{file.path}: record {number}"
-                record = RecordSteps(_parsed(file, number), self.schema, self.keys, place)
-                if record.piece is None:
-                    yield from _pieces(record, first + number, self.schema, dropped)
-                else:
-                    if not record.count:
-                        dropped[WITHOUT_STEP] += 1
-                    trajectory.follow(record.piece, record)
-                    yield from _blocks(record, record.piece)
-            if trajectory.is_open:
-                raise CorruptShardError(f"{file.path}: expected the end of the last trajectory, found none")
+            records = _Records(self, file, first)
+            while records.number < file.count:
+                name = f"{file.path.name}: record {records.number}"
+                if not (yield from whole(name, records.trajectory(dropped), dropped)):
+                    records.skip()
 
 
-@dataclass(slots=True)
-class _Trajectory:
-    number: int | None = None
-    steps: int = 0
-    is_open: bool = False
+class _Records:
+    """The records of a file, read one trajectory after the other.
 
-    def follow(self, piece: PieceInfo, record: RecordSteps) -> None:
-        """Take the next record; raises CorruptShardError unless it continues the trajectory, or begins one."""
-        number, step = (self.number, self.steps) if self.is_open else (piece.trajectory, 0)
-        if (piece.trajectory, piece.start) != (number, step):
-            raise CorruptShardError(
-                f"{record.place}: {TRAJECTORY}: expected step {step} of trajectory {number}, "
-                f"found {piece.start} of {piece.trajectory}"
-            )
-        self.number, self.is_open, self.steps = piece.trajectory, not piece.is_last, step + record.count
+    Args:
+        first: number of the first record of the file in the dataset.
+
+    Attributes:
+        number: of the next record.
+    """
+
+    def __init__(self, source: ArrayRecords, file: RecordFile, first: int) -> None:
+        self.number = 0
+        self._source, self._file, self._first = source, file, first
+
+    def trajectory(self, dropped: Counter[str]) -> Iterator[Block]:
+        """Yield the steps of the next record, or of all that continue it; of another program, they are independent.
+
+        Raises:
+            CorruptShardError: a record is damaged, or does not continue the trajectory.
+        """
+        schema, step, number = self._source.schema, 0, None
+        while True:
+            if self.number == self._file.count:
+                raise CorruptShardError(f"{self._file.path}: expected the end of the last trajectory, found none")
+            record = self._next()
+            if (piece := record.piece) is None:
+                yield from _pieces(record, self._first + self.number - 1, schema, dropped)
+                return
+            if not record.count:
+                dropped[WITHOUT_STEP] += 1
+            number = piece.trajectory if number is None else number
+            if (piece.trajectory, piece.start) != (number, step):
+                self.number -= not piece.start  # it begins another trajectory
+                raise CorruptShardError(
+                    f"{record.place}: {TRAJECTORY}: expected step {step} of trajectory {number}, "
+                    f"found {piece.start} of {piece.trajectory}"
+                )
+            yield from _blocks(record, piece)
+            step += record.count
+            if piece.is_last:
+                return
+
+    def skip(self) -> None:
+        """Pass the records that continue a trajectory of which one is damaged."""
+        while self.number < self._file.count:
+            try:
+                piece = self._next().piece
+            except CorruptShardError:
+                piece = None
+            if piece is None or not piece.start:
+                self.number -= 1
+                return
+
+    def _next(self) -> RecordSteps:
+        place = f"{self._file.path}: record {self.number}"
+        self.number += 1
+        return RecordSteps(_parsed(self._file, self.number - 1), self._source.schema, self._source.keys, place)
 
 
 def _pieces(steps: RecordSteps, number: int, schema: Schema, dropped: Counter[str]) -> Iterator[Block]:
@@ -205,14 +241,14 @@ def open_array_record(
         raise SourceNotFoundError(f"{path} has no file named *{SUFFIX}")
     counts, first = [], dict[str, Any]()
     for name in names:
-        with opened(root / name) as file:
+        with opened(root / name) as file, _passing():
             counts.append(file.count)
             for number in range(0 if first else file.count):
-                place = f"{file.path}: record {number}"
-                record = _parsed(file, number)
-                if length_of(record, place):
-                    first = dict(record)
-                    break
+                with skippable(place := f"{file.path}: record {number}"):
+                    record = _parsed(file, number)
+                    if length_of(record, place):
+                        first = dict(record)
+                        break
     if not first:
         raise SourceError(f"{path} has no step")
     notes = dict(read_notes_beside(root))
@@ -234,6 +270,11 @@ def open_array_record(
     notes |= not_taken_note(extras.not_taken)
     schema = with_flags(fields, place)
     return ArrayRecords(root, id_of(path), schema, notes, extras.keys, tuple(names), tuple(counts))
+
+
+def _passing() -> AbstractContextManager[Mapping[str, str]]:
+    """Leave out records that cannot be read, if that is asked for, without naming them: reading the shard does."""
+    return skipping(is_skipping())
 
 
 def _names(path: Path) -> list[str]:
@@ -322,12 +363,14 @@ def _ending_notes(root: Path, names: Sequence[str], records: int, *, has_ends: b
         for name in names:
             with opened(root / name) as file:
                 for number in range(file.count):
-                    record, place = _parsed(file, number), f"{file.path}: record {number}"
-                    length = length_of(record, place)
-                    flags = [record_flags(record.get(flag), length, f"{place}: {flag}") for flag in FLAGS]
-                    yield from (episode for _, episode in _episodes(flags, number))
+                    with skippable(place := f"{file.path}: record {number}"):
+                        record = _parsed(file, number)
+                        length = length_of(record, place)
+                        flags = [record_flags(record.get(flag), length, f"{place}: {flag}") for flag in FLAGS]
+                        yield from (episode for _, episode in _episodes(flags, number))
 
-    return ending_notes(episodes())
+    with _passing():
+        return ending_notes(episodes())
 
 
 def _environment(root: Path, fields: dict[str, Field]) -> dict[str, Any]:

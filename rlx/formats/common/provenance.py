@@ -18,6 +18,7 @@ from rlx.formats.common.exporter import Experience
 from rlx.formats.common.fields import NOT_TAKEN
 from rlx.formats.common.names import renamed_block, renamed_schema
 from rlx.formats.common.rows.episodes import COUNTED, EARLY_FLAGS
+from rlx.formats.common.skipping import NOTE as EPISODES_LEFT_OUT
 from rlx.formats.common.source import Source
 from rlx.manifest_values import check_json
 from rlx.schema import Field, Schema
@@ -31,7 +32,9 @@ FILE_NAME = "provenance.json"
 SCHEMA, NAMES = "schema", "names_in_file"
 _MAX_BYTES = 2**24
 # Notes on how another file was read.
-_OF_READING = frozenset({"left_out", "left_out_not_numbers", NOT_TAKEN, *COUNTED, EARLY_FLAGS, SCHEMA, NAMES})
+_OF_READING = frozenset(
+    {"left_out", "left_out_not_numbers", NOT_TAKEN, *COUNTED, EARLY_FLAGS, EPISODES_LEFT_OUT, SCHEMA, NAMES}
+)
 
 
 def provenance(experience: Experience, losses: Sequence[str]) -> Mapping[str, Any]:

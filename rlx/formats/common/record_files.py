@@ -12,8 +12,9 @@ from __future__ import annotations
 import gzip
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -43,6 +44,16 @@ _CHUNK_HEADER = struct.Struct("<8xQ8xB7sQ")  # bytes of data, type, records, byt
 
 def records(path: Path) -> Iterator[bytes]:
     """Yield the data of every record of a TFRecord file, in order; raises CorruptShardError for a damaged one."""
+    return (read() for read in record_reads(path))
+
+
+def record_reads(path: Path) -> Iterator[Callable[[], bytes]]:
+    """Yield, for every record of a TFRecord file, what returns its data, or raises CorruptShardError if it is damaged.
+
+    Raises:
+        SourceNotFoundError: there is no file.
+        CorruptShardError: it is damaged so that the next record cannot be found.
+    """
     try:
         file = path.open("rb")
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as exc:
@@ -69,12 +80,17 @@ class _Reader:
         if limit == 0:
             raise CorruptShardError(f"{path} is empty, expected a TFRecord file")
 
-    def records(self) -> Iterator[bytes]:
+    def records(self) -> Iterator[Callable[[], bytes]]:
         while header := self._read(_HEADER.size):
-            yield self._record(header)
+            data, crc, claimed = self._record(header)
+            yield partial(self._checked, data, claimed, crc)
             self._number += 1
 
-    def _record(self, header: bytes) -> bytes:
+    def _checked(self, data: bytes, claimed: int, crc: int) -> bytes:
+        self._compare(claimed, crc, "data")
+        return data
+
+    def _record(self, header: bytes) -> tuple[bytes, int, int]:
         self._need(_HEADER.size, len(header), "header")
         length, claimed = _HEADER.unpack(header)
         self._compare(claimed, google_crc32c.value(header[:8]), "length")
@@ -83,8 +99,7 @@ class _Reader:
         data, crc = self._data(length)
         footer = self._read(_FOOTER.size)
         self._need(_FOOTER.size, len(footer), "checksum")
-        self._compare(_FOOTER.unpack(footer)[0], crc, "data")
-        return data
+        return data, crc, _FOOTER.unpack(footer)[0]
 
     def _data(self, length: int) -> tuple[bytes, int]:
         pieces: list[bytes] = []

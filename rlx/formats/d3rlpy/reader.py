@@ -20,11 +20,13 @@ from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.episodes import Hdf5Episodes, field_shape, find_extras, leaves_of, rows_in
 from rlx.formats.common.hdf5.text import texts
 from rlx.formats.common.rows.episodes import RowEpisode, ending_notes, shard_bounds
+from rlx.formats.common.skipping import skippable, typical
 from rlx.formats.d3rlpy import COLUMNS, KEYS, LAYOUT, VERSION
 from rlx.formats.d4rl.reader import D4RL, open_d4rl
 from rlx.schema import FLAGS, Field, Role, Schema
 from rlx.wording import missing as is_missing
 
+_NAMED = "episode {}"
 _NUMBERED = re.compile(r"(.+)_(\d{1,9})")
 # In a tuple of observations, the index in the tuple follows the episode's number.
 _OF_EPISODE = re.compile(r"(?:observations|actions|rewards|terminated)_(\d{1,9})(?:_\d{1,9})?")
@@ -52,31 +54,33 @@ def _opened(path: Path) -> Hdf5Episodes:
         if episode_count < 1:
             raise SourceError(f"{path} has no episode")
         said = hdf5_file.notes(file)
-        fields, paths = _fields(file)
-        episodes = tuple(_episode(file, number) for number in range(episode_count))
-        extras = _extras(file, episodes, {**fields, "terminated": None}, said)
+        episodes = dict[int, RowEpisode]()
+        for number in range(episode_count):
+            with skippable(_NAMED.format(number)):
+                episodes[number] = _episode(file, number)
+        fields, paths = typical(episodes, _NAMED, lambda number: _fields(file, number))
+        extras = _extras(file, episodes, episode_count, {**fields, "terminated": None}, said)
         fields |= extras.fields
         paths |= {name: f"{path}_{{}}" for name, path in extras.keys.items()}
-        notes: dict[str, Any] = {**said, "format": "d3rlpy 2.1", **ending_notes(episodes)}
+        notes: dict[str, Any] = {**said, "format": "d3rlpy 2.1", **ending_notes(episodes.values())}
         notes |= not_taken_note(extras.not_taken)
         schema = Schema(fields)
-    bounds = shard_bounds(episode.rows for episode in episodes)
-    return Hdf5Episodes(
-        path.parent, path.name, schema, notes, paths, {}, episodes, tuple(range(len(episodes))), bounds, LAYOUT
-    )
+    kept = tuple(episodes.values())
+    bounds = shard_bounds(episode.rows for episode in kept)
+    return Hdf5Episodes(path.parent, path.name, schema, notes, paths, {}, kept, tuple(episodes), bounds, LAYOUT, _NAMED)
 
 
-def _fields(file: h5py.File) -> tuple[dict[str, Field], dict[str, str]]:
+def _fields(file: h5py.File, first: int) -> tuple[dict[str, Field], dict[str, str]]:
     paths = {"observation": "observations_{}"}
-    if not hdf5_file.has(file, "observations_0"):
-        parts = next(number for number in count() if not hdf5_file.has(file, f"observations_0_{number}"))
+    if not hdf5_file.has(file, f"observations_{first}"):
+        parts = next(number for number in count() if not hdf5_file.has(file, f"observations_{first}_{number}"))
         if not parts:
-            raise CorruptShardError(is_missing(f"{file.filename}: observations_0", hdf5_file.names(file)))
+            raise CorruptShardError(is_missing(f"{file.filename}: observations_{first}", hdf5_file.names(file)))
         paths = {f"observation/_index_{number}": f"observations_{{}}_{number}" for number in range(parts)}
     paths |= {"action": "actions_{}", "reward": "rewards_{}"}
     fields = {}
     for name, path in paths.items():
-        found = hdf5_file.numbers(file, path.format(0))
+        found = hdf5_file.numbers(file, path.format(first))
         is_number = name == "reward" or (name == "action" and found.dtype.kind in "iub")
         role = Role.OBSERVATION if name.startswith("observation") else Role.STEP if name == "action" else Role.NEXT
         fields[name] = Field(found.dtype.name, field_shape(found, is_number=is_number), role)
@@ -91,25 +95,26 @@ def _episode(file: h5py.File, number: int) -> RowEpisode:
 
 
 def _extras(
-    file: h5py.File, episodes: tuple[RowEpisode, ...], known: Iterable[str], said: Mapping[str, Any]
+    file: h5py.File, episodes: Mapping[int, RowEpisode], count: int, known: Iterable[str], said: Mapping[str, Any]
 ) -> ExtraFields:
     found: dict[str, int] = {}
     others: dict[str, str] = {}
     for name in hdf5_file.names(file):
         known_one = _OF_EPISODE.fullmatch(name)
-        if name in KEYS or (known_one is not None and int(known_one[1]) < len(episodes)):
+        if name in KEYS or (known_one is not None and int(known_one[1]) < count):
             continue
         leaves, left = leaves_of(file, [name])
         others |= left
         for leaf in leaves:
             numbered = _NUMBERED.fullmatch(leaf)
-            if known_one is not None or numbered is None or int(numbered[2]) >= len(episodes):
+            if known_one is not None or numbered is None or int(numbered[2]) >= count:
                 others[leaf] = NOT_OF_STEPS
                 continue
-            is_whole = rows_in(file, leaf) == episodes[int(numbered[2])].rows
-            found[numbered[1]] = found.get(numbered[1], 0) + is_whole
+            if (episode := episodes.get(int(numbered[2]))) is not None:
+                found[numbered[1]] = found.get(numbered[1], 0) + (rows_in(file, leaf) == episode.rows)
     whole = [base for base, count in found.items() if count == len(episodes)]
-    extras, _ = find_extras(file, whole, episodes[0].rows, known, said, "{}_0".format)
+    first, rows = next((number, episode.rows) for number, episode in episodes.items())
+    extras, _ = find_extras(file, whole, rows, known, said, f"{{}}_{first}".format)
     for leaf, reason in others.items():
         extras.leave(leaf, reason)
     missing = set(texts(file, "columns")) - {*COLUMNS, *whole}

@@ -17,6 +17,7 @@ from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.episodes import Hdf5Columns, field_shape, find_extras, leaves_of, rows_of
 from rlx.formats.common.rows.episodes import EpisodeTable, ending_notes, shard_bounds
 from rlx.formats.common.rows.scan import different
+from rlx.formats.common.skipping import whole
 from rlx.formats.common.source import EpisodeGroups, OneFile
 from rlx.formats.d4rl import EPISODE_ENDS, KEYS, KNOWN, LAYOUT, METADATA, NEXT, TABLE, TABLE_COLUMNS, TIMEOUTS
 from rlx.schema import FLAGS, Field, Role, Schema
@@ -53,7 +54,7 @@ class D4RL(EpisodeGroups, OneFile):
             row = int(self.episodes.rows[:first].sum())
             for episode in self.episodes[first:stop]:
                 with Hdf5Columns(columns, after, self.schema, first=row) as rows:
-                    yield from episode.blocks(self.schema, rows, dropped)
+                    yield from whole(episode.name, episode.blocks(self.schema, rows, dropped), dropped)
                 row += episode.rows
 
 

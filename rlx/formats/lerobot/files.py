@@ -19,6 +19,7 @@ from rlx.formats.common.parquet_file import ParquetFile, opened
 from rlx.formats.common.rows.episodes import GAPS, OUT_OF_ORDER, REPEATED, Batch, RowEpisode, RowStream
 from rlx.formats.common.rows.scan import RowRuns
 from rlx.formats.common.rows.table import row_stream
+from rlx.formats.common.skipping import DAMAGES, add_hint, is_skipping
 from rlx.formats.common.source import batch_rows
 from rlx.formats.lerobot.columns import Feature
 from rlx.formats.lerobot.layout import (
@@ -53,6 +54,7 @@ class DataFile:
         runs: its rows, episode by episode; None if that is their order.
         notes: counts of what was done about the order of rows.
         early: how often each flag is set before the end of an episode.
+        damage: why its episodes cannot be read, if that is known.
     """
 
     name: str
@@ -63,6 +65,7 @@ class DataFile:
     runs: RowRuns | None
     notes: Counter[str]
     early: Counter[str]
+    damage: str | None = None
 
 
 def data_files(
@@ -75,7 +78,24 @@ def data_files(
         fps: steps per second, if known, and if there is a column of times.
     """
     for name, group in groupby(episodes, key=lambda one: one.file):
-        yield _scanned(root, name, list(group), flags, fps)
+        listed = list(group)
+        try:
+            found = _scanned(root, name, listed, flags, fps)
+        except DAMAGES as exc:
+            if not is_skipping():
+                add_hint(exc)
+                raise
+            found = _unread(name, listed, str(exc))
+        yield found
+
+
+def _unread(name: str, listed: Sequence[ListedEpisode], damage: str) -> DataFile:
+    """Return a file whose episodes cannot be read."""
+    rows = tuple(one.rows for one in listed)
+    episodes = tuple(
+        RowEpisode(one.number, one.rows, terminated=False, truncated=False, final_recorded=False) for one in listed
+    )
+    return DataFile(name, episodes, rows, {}, False, None, Counter(), Counter(), damage)
 
 
 def _scanned(
@@ -221,14 +241,14 @@ def with_finals(root: Path, episodes: Sequence[RowEpisode]) -> list[RowEpisode]:
 
 
 def frame_batches(
-    root: Path, feature: Feature, data: DataFile, fps: float, schema: Schema, dropped: Counter[str]
+    root: Path, feature: Feature, data: DataFile, fps: float, schema: Schema, dropped: Counter[str], episode: int = 0
 ) -> Generator[Batch, None, None]:
-    """Yield the frames of the steps of a file by their times, in batches of rows."""
-    first, size = 0, batch_rows(schema)
+    """Yield the frames of the steps of a file by their times, in batches of rows, from a listed episode on."""
+    first, size = sum(data.lengths[:episode]), batch_rows(schema)
     with ExitStack() as stack:
         times = _times(stack.enter_context(opened(root / data.name)), schema, data.runs)
         video: Video | None = None
-        for rows, place in zip(data.lengths, data.videos[feature.name], strict=True):
+        for rows, place in zip(data.lengths[episode:], data.videos[feature.name][episode:], strict=True):
             path = root / place.name
             if video is None or video.path != path:
                 if video is not None:

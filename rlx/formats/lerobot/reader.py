@@ -1,10 +1,11 @@
 """LeRobot's datasets of versions 2 and 3: Parquet files of one or many episodes, with pictures in them or in videos."""
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import accumulate, islice
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,12 @@ from rlx.formats.common.fields import (
     not_taken_note,
     with_flags,
 )
-from rlx.formats.common.parquet_file import opened
+from rlx.formats.common.parquet_file import ParquetFile, opened
 from rlx.formats.common.pictures import lossy_encoding, lossy_notes
 from rlx.formats.common.provenance import FILE_NAME, KEY, read_notes_beside
 from rlx.formats.common.rows.episodes import EARLY_FLAGS, RowStream, ending_notes, shard_bounds
 from rlx.formats.common.rows.table import picture_file, row_stream
+from rlx.formats.common.skipping import DAMAGED, skippable, whole
 from rlx.formats.common.source import id_of
 from rlx.formats.lerobot.columns import Feature, add_fields, add_flags, described, is_noted, read_features, read_tasks
 from rlx.formats.lerobot.files import DataFile, FeatureRows, data_files, frame_batches, with_finals
@@ -106,36 +108,48 @@ class LeRobot:
 
     def _file_blocks(self, data: DataFile, place: int, dropped: Counter[str]) -> Iterator[Block]:
         """Yield the episodes of a file; ``place`` final observations come before theirs."""
+        if data.damage is not None:
+            for episode in data.episodes:
+                with skippable(episode.name):
+                    dropped[DAMAGED] += 1
+                    raise CorruptShardError(data.damage)
+            return
         row = 0
-        in_columns = {name: feature for name, feature in self.features.items() if not feature.is_video}
         with ExitStack() as stack:
             file = stack.enter_context(opened(self.root / data.name))
-            columns = row_stream(
-                file.path, FeatureRows(file, in_columns.values()), _names(in_columns), self.schema, data.runs
-            )
-            videos = {
-                name: RowStream(file.path, frame_batches(self.root, feature, data, self.fps, self.schema, dropped))
-                for name, feature in self.features.items()
-                if feature.is_video
-            }
-            for stream in videos.values():
-                stack.callback(stream.close)
-            finals: RowStream | None = None
-            if any(episode.final_recorded for episode in data.episodes):
-                seen = {name: self.features[name] for name in self.schema.names(Role.OBSERVATION)}
-                beside = stack.enter_context(opened(self.root / FINALS))
-                finals = row_stream(
-                    beside.path, FeatureRows(beside, seen.values()), _names(seen), self.schema, None, place
-                )
+            streams: _Streams | None = None
             for episode in data.episodes:
-                for stream in (columns, *videos.values()):
-                    stream.skip_to(row)
-                rows = _Columns(columns, videos, finals, self, row, place)
-                yield from episode.blocks(self.schema, rows, dropped)
+                if streams is None:
+                    streams = self._streams(file, data, row, place, dropped, stack)
+                rows = _Columns(streams, self, row, place)
+                if not (yield from whole(episode.name, episode.blocks(self.schema, rows, dropped), dropped)):
+                    streams = None  # one may have ended there
                 row += episode.rows
                 place += episode.final_recorded
-            for stream in videos.values():
-                stream.finish()
+            for video in streams.videos.values() if streams is not None else ():
+                video.finish()
+
+    def _streams(
+        self, file: ParquetFile, data: DataFile, row: int, place: int, dropped: Counter[str], stack: ExitStack
+    ) -> "_Streams":
+        """Return the streams of a file from a row and a final observation on; the stack closes those of videos."""
+        in_columns = {name: feature for name, feature in self.features.items() if not feature.is_video}
+        columns = row_stream(
+            file.path, FeatureRows(file, in_columns.values()), _names(in_columns), self.schema, data.runs, row
+        )
+        episode = bisect_right([*accumulate(data.lengths)], row)
+        first, videos = sum(data.lengths[:episode]), dict[str, RowStream]()
+        for name, feature in self.features.items():
+            if feature.is_video:
+                frames = frame_batches(self.root, feature, data, self.fps, self.schema, dropped, episode)
+                videos[name] = RowStream(file.path, frames, first)
+                stack.callback(videos[name].close)
+        finals: RowStream | None = None
+        if any(episode.final_recorded for episode in data.episodes):
+            seen = {name: self.features[name] for name in self.schema.names(Role.OBSERVATION)}
+            beside = stack.enter_context(opened(self.root / FINALS))
+            finals = row_stream(beside.path, FeatureRows(beside, seen.values()), _names(seen), self.schema, None, place)
+        return _Streams(columns, videos, finals)
 
 
 def _names(features: Mapping[str, Feature]) -> list[str]:
@@ -143,12 +157,19 @@ def _names(features: Mapping[str, Feature]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Streams:
+    """The streams of a file: of its columns, of its videos, by field, and of final observations, if any."""
+
+    columns: RowStream
+    videos: Mapping[str, RowStream]
+    finals: RowStream | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Columns:
     """The rows of an episode, from row ``first`` of its file; ``place`` is the row of its final observation."""
 
-    stream: RowStream
-    videos: Mapping[str, RowStream]
-    finals: RowStream | None
+    streams: _Streams
     source: LeRobot
     first: int
     place: int
@@ -157,11 +178,12 @@ class _Columns:
         field = self.source.schema[name]
         if name not in self.source.features:
             return field.zeros(stop - start)
-        return self._read(self.videos.get(name, self.stream), name, self.first + start, self.first + stop)
+        stream = self.streams.videos.get(name, self.streams.columns)
+        return self._read(stream, name, self.first + start, self.first + stop)
 
     def after(self, name: str, row: int) -> NDArray[np.generic]:  # noqa: ARG002  (it is the episode's last)
-        assert self.finals is not None
-        return self._read(self.finals, name, self.place, self.place + 1)
+        assert self.streams.finals is not None
+        return self._read(self.streams.finals, name, self.place, self.place + 1)
 
     def _read(self, stream: RowStream, name: str, start: int, stop: int) -> NDArray[np.generic]:
         field, column = self.source.schema[name], self.source.features[name].name
@@ -199,8 +221,10 @@ def open_lerobot(path: Path) -> LeRobot:
     data = tuple(data_files(path, listed_episodes(path, info, videos), flags, fps))
     if not data:
         raise SourceError(f"{path} has no episode")
-    follows_fps = fps is not None and not any(one.has_times for one in data)
-    _take_columns(path, info, data, found, extras, noted, follows_fps=follows_fps)
+    if not (intact := [file for file in data if file.damage is None]):
+        raise CorruptShardError(str(data[0].damage))
+    follows_fps = fps is not None and not any(one.has_times for one in intact)
+    _take_columns(path, info, intact, found, extras, noted, follows_fps=follows_fps)
     early = sum((file.early for file in data), Counter[str]())
     features = add_fields(found, noted, extras) | add_flags({name: found[name] for name in early}, extras)
     fields = extras.fields
@@ -228,9 +252,9 @@ def open_lerobot(path: Path) -> LeRobot:
     notes |= {EARLY_FLAGS: dict(early)} if early else {}
     left = iter(episodes)
     data = tuple(replace(file, episodes=tuple(islice(left, len(file.episodes)))) for file in data)
-    if not any(rows := [sum(file.lengths) for file in data]):
+    if not (filled := [file for file in intact if any(file.lengths)]):
         raise SourceError(f"{path} has no step")
-    notes |= _lossy(path / data[int(np.flatnonzero(rows)[0])].name, features)
+    notes |= _lossy(path / filled[0].name, features)
     if lossy := [name for name, feature in features.items() if feature.is_video]:
         notes["lossy_video"] = lossy
     bounds = shard_bounds(sum(episode.rows for episode in file.episodes) for file in data)

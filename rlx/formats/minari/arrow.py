@@ -22,9 +22,21 @@ from rlx.formats.common import parquet_file
 from rlx.formats.common.fields import NOT_OF_STEPS, ExtraFields, RowType, check_field
 from rlx.formats.common.rows.episodes import Batch, RowStream
 from rlx.formats.common.rows.table import column_rows
+from rlx.formats.common.skipping import skippable, typical
 from rlx.formats.common.source import batch_rows
 from rlx.formats.minari.episode import ROLES, EpisodeDataset, MinariFields, StoredEpisode
-from rlx.formats.minari.layout import GROUPS, INFOS, METADATA, NUMBER, STEPS, Space, describe, is_image, leaf_space
+from rlx.formats.minari.layout import (
+    GROUPS,
+    INFOS,
+    METADATA,
+    NAMED,
+    NUMBER,
+    STEPS,
+    Space,
+    describe,
+    is_image,
+    leaf_space,
+)
 from rlx.schema import TEXT, Role, Schema
 from rlx.store.foreign_types import pyarrow, row_type
 
@@ -117,31 +129,36 @@ def part_name(number: int, storage: str) -> str:
 
 def scanned(
     root: Path, storage: str, count: int, spaces: Mapping[str, Space | None]
-) -> tuple[MinariFields, list[int], list[str]]:
-    """Return the fields of the episodes, the steps of each, and unknown keys of their metadata.
+) -> tuple[MinariFields, dict[int, int], list[str]]:
+    """Return the fields of the episodes, the steps of each by its number, and unknown keys of their metadata.
 
     Args:
         spaces: of ``observations`` and ``actions``.
     """
     if count < 1:
         raise SourceError(f"{root} has no episode")
-    steps: list[int] = []
+    steps: dict[int, int] = {}
     others: dict[str, None] = {}
     for number in range(count):
-        metadata = read_object(root / str(number) / METADATA)
-        if type(length := metadata.get(STEPS)) is not int or length < 0:
-            raise CorruptShardError(f"{root / str(number) / METADATA}: {STEPS}: expected steps, found {length!r:.40}")
-        steps.append(length)
-        others |= {f"*/{METADATA}: {key}": None for key in metadata if key not in (STEPS, NUMBER)}
-        check_readable(root / part_name(number, storage))
-    path = root / part_name(0, storage)
-    with opened(path, storage) as file:
-        first = next(file.batches(1), None)
-        if first is None:
-            raise CorruptShardError(f"{path}: expected {steps[0] + 1:,} rows, found none")
-        with parquet_file.translated(path):
-            found = _fields(path, first, spaces)
+        with skippable(NAMED.format(number)):
+            metadata = read_object(root / str(number) / METADATA)
+            if type(length := metadata.get(STEPS)) is not int or length < 0:
+                place = root / str(number) / METADATA
+                raise CorruptShardError(f"{place}: {STEPS}: expected steps, found {length!r:.40}")
+            check_readable(root / part_name(number, storage))
+            steps[number] = length
+            others |= {f"*/{METADATA}: {key}": None for key in metadata if key not in (STEPS, NUMBER)}
+    found = typical(steps, NAMED, lambda first: _described(root, storage, first, spaces))
     return found, steps, list(others)
+
+
+def _described(root: Path, storage: str, number: int, spaces: Mapping[str, Space | None]) -> MinariFields:
+    path = root / part_name(number, storage)
+    with opened(path, storage) as file:
+        if (first := next(file.batches(1), None)) is None:
+            raise CorruptShardError(f"{path}: expected a row more than steps, found none")
+        with parquet_file.translated(path):
+            return _fields(path, first, spaces)
 
 
 class ArrowEpisode(StoredEpisode):

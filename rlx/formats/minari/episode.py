@@ -1,7 +1,7 @@
 """The episodes of a Minari dataset: their fields, as in the first episode, and blocks of one episode."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -55,14 +55,17 @@ class MinariFields:
     not_taken: Mapping[str, str]
 
 
-def fields_of(file: h5py.File, count: int, spaces: Mapping[str, Space | None], noted: Any) -> MinariFields:
-    """Return the fields of the episodes of a file.
+def fields_of(
+    file: h5py.File, first: int, numbers: Collection[int], spaces: Mapping[str, Space | None], noted: Any
+) -> MinariFields:
+    """Return the fields of the episodes of a file, as in the first.
 
     Args:
+        numbers: of all episodes.
         spaces: of ``observations`` and ``actions``.
         noted: the notes of rlx, if any: which infos are fields of its own, with one row more than steps.
     """
-    episode = hdf5_file.group(file, "episode_0")
+    episode = hdf5_file.group(file, f"episode_{first}")
     steps = hdf5_file.integer(episode, STEPS)
     leaves: dict[str, EpisodeDataset] = {}
     extras = ExtraFields()
@@ -86,17 +89,17 @@ def fields_of(file: h5py.File, count: int, spaces: Mapping[str, Space | None], n
         name, role, leaf = _placed(path, len(found) - steps if found.ndim else None, own)
         if leaf is None:
             extras.leave(path, NOT_A_ROW_PER_STEP)
-        elif is_text(found) and (reason := _unreadable(file, count, path)) is not None:
+        elif is_text(found) and (reason := _unreadable(file, numbers, path)) is not None:
             extras.leave(path, reason)
         elif extras.add(path, name, _kind(found, None), role):
             leaves[name] = leaf
-    not_taken = {**extras.not_taken, **_unknown(file, count, episode)}
+    not_taken = {**extras.not_taken, **_unknown(file, numbers, episode)}
     return MinariFields(extras.fields, leaves, lossy, not_taken)
 
 
-def _unreadable(file: h5py.File, count: int, path: str) -> str | None:
+def _unreadable(file: h5py.File, numbers: Collection[int], path: str) -> str | None:
     """Return why the text at a path cannot be read in one of the episodes; None if it can be in all."""
-    episodes = (hdf5_file.group(file, f"episode_{number}") for number in range(count))
+    episodes = (hdf5_file.group(file, f"episode_{number}") for number in numbers)
     return next(
         filter(None, (unreadable(hdf5_file.dataset(one, path)) for one in episodes if hdf5_file.has(one, path))), None
     )
@@ -154,11 +157,11 @@ def _own_fields(noted: Any) -> dict[str, tuple[str, Role]]:
     return {path: (name, fields[name].role) for path, name in named.items() if name in fields}
 
 
-def _unknown(file: h5py.File, count: int, first: h5py.Group) -> dict[str, str]:
+def _unknown(file: h5py.File, numbers: Collection[int], first: h5py.Group) -> dict[str, str]:
     """Return the reason for every unknown attribute of an episode, and every member that the first episode lacks."""
     known = _members(first)
     found: dict[str, str] = {}
-    for number in range(count):
+    for number in numbers:
         episode = hdf5_file.group(file, f"episode_{number}")
         for name in hdf5_file.attributes(episode):
             if name not in ATTRIBUTES:

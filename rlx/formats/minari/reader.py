@@ -20,10 +20,11 @@ from rlx.formats.common.fields import NOT_OF_STEPS, can_be_noted, expecting, not
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.provenance import KEY, read_notes
 from rlx.formats.common.rows.episodes import EPISODES_WITHOUT_STEP, WITHOUT_STEP, shard_bounds
+from rlx.formats.common.skipping import add_hint, is_skipping, skippable, skipping, typical, whole
 from rlx.formats.common.source import EpisodeGroups
 from rlx.formats.minari import arrow
 from rlx.formats.minari.episode import Episode, EpisodeDataset, MinariFields, StoredEpisode, fields_of
-from rlx.formats.minari.layout import ID, LAYOUT, MAIN_DATA, METADATA, STEPS, Space, check
+from rlx.formats.minari.layout import ID, LAYOUT, MAIN_DATA, METADATA, NAMED, STEPS, Space, check
 from rlx.schema import Schema
 
 _MAX_METADATA_BYTES = 64 * 2**20
@@ -36,6 +37,7 @@ _KNOWN = frozenset({*_METADATA.split(), KEY})
 _EPISODE = re.compile(r"episode_\d{1,12}")
 _STORAGES = ("hdf5", "arrow", "parquet")
 _MAX_DEPTH = 5
+_MAX_MISSING = 10_000
 # The versions of one layout: Minari reads only those that it lists.
 _VERSIONS = re.compile(r"0\.[45](\.\w+)*")
 
@@ -46,6 +48,8 @@ class Minari(EpisodeGroups):
 
     Args:
         root: its ``data`` directory.
+        numbers: of the episodes.
+        first_episodes: index in these of the first episode of every shard, and the number of episodes.
     """
 
     root: Path
@@ -53,6 +57,7 @@ class Minari(EpisodeGroups):
     schema: Schema
     notes: Mapping[str, Any]
     leaves: Mapping[str, EpisodeDataset]
+    numbers: tuple[int, ...]
     first_episodes: tuple[int, ...]
     storage: str = "hdf5"
 
@@ -60,19 +65,27 @@ class Minari(EpisodeGroups):
         """Return the two files of an HDF5 dataset; else the metadata and one file per episode."""
         if self.storage == "hdf5":
             return [MAIN_DATA, METADATA]
-        numbers = range(*self.first_episodes[shard : shard + 2])
-        return [METADATA, *(arrow.part_name(number, self.storage) for number in numbers)]
+        return [METADATA, *(arrow.part_name(number, self.storage) for number in self._numbers(shard))]
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
         """Yield the steps of a shard, an episode at a time, long ones in pieces."""
         with expecting(LAYOUT), self._opened() as open_episode:
             if not (self.root / METADATA).is_file():
                 raise SourceNotFoundError(f"{self.root / METADATA} is missing")
-            for number in range(*self.first_episodes[shard : shard + 2]):
-                with open_episode(number) as episode:
-                    if not episode.steps:
-                        dropped[WITHOUT_STEP] += 1
-                    yield from episode.blocks()
+            for number in self._numbers(shard):
+                yield from whole(NAMED.format(number), _blocks(open_episode, number, dropped), dropped)
+
+    def is_intact(self) -> bool:
+        """Return whether no episode would be left out for its lengths; True if none is left out at all."""
+        with skipping(is_skipping()) as left, self._opened() as open_episode:
+            for number in self.numbers if is_skipping() else ():
+                with skippable(NAMED.format(number)), open_episode(number):
+                    pass
+        return not left
+
+    def _numbers(self, shard: int) -> Sequence[int]:
+        first, stop = self.first_episodes[shard : shard + 2]
+        return self.numbers[first:stop]
 
     @contextmanager
     def _opened(self) -> Iterator[Callable[[int], StoredEpisode]]:
@@ -81,6 +94,13 @@ class Minari(EpisodeGroups):
                 yield lambda number: Episode(file, number, self.schema, self.leaves)
         else:
             yield lambda number: arrow.ArrowEpisode(self.root, self.storage, number, self.schema, self.leaves)
+
+
+def _blocks(open_episode: Callable[[int], StoredEpisode], number: int, dropped: Counter[str]) -> Iterator[Block]:
+    with open_episode(number) as episode:
+        if not episode.steps:
+            dropped[WITHOUT_STEP] += 1
+        yield from episode.blocks()
 
 
 @expecting(LAYOUT)
@@ -96,39 +116,52 @@ def open_minari(directory: Path) -> Minari:
         raise SourceError(f"{root / METADATA}: minari_version: expected 0.4 or 0.5, found {version!r:.80}")
     observations, actions = (_space(metadata, name, root) for name in ("observation_space", "action_space"))
     spaces = {"observations": observations, "actions": actions}
+    count = _total(metadata, "total_episodes", root)
     if storage == "hdf5":
         found, steps, others = _scanned(root, metadata, spaces)
     else:
-        count = _total(metadata, "total_episodes", root)
         found, steps, others = arrow.scanned(root, str(storage), count, spaces)
-    if (said := _total(metadata, "total_steps", root)) != sum(steps):
-        where = root / MAIN_DATA if storage == "hdf5" else root
-        raise CorruptShardError(f"{where}: expected {said:,} steps, found {sum(steps):,}")
+    lengths = list(steps.values())
     schema = Schema(found.fields)
     notes = {**read_notes(metadata.get(KEY)), **_origin(metadata)}
     described, not_taken = _description(metadata)
     notes |= {"minari": described} if described else {}
     notes |= {"lossy_jpeg": found.lossy} if found.lossy else {}
-    notes |= {EPISODES_WITHOUT_STEP: steps.count(0)} if 0 in steps else {}
+    notes |= {EPISODES_WITHOUT_STEP: lengths.count(0)} if 0 in lengths else {}
     notes |= not_taken_note({**found.not_taken, **dict.fromkeys([*others, *not_taken], NOT_OF_STEPS)})
-    return Minari(root, _id(metadata, root), schema, notes, found.leaves, shard_bounds(steps), str(storage))
+    bounds = shard_bounds(lengths)
+    run = Minari(root, _id(metadata, root), schema, notes, found.leaves, tuple(steps), bounds, str(storage))
+    if (said := _total(metadata, "total_steps", root)) != sum(lengths) and len(steps) == count and run.is_intact():
+        where = root / MAIN_DATA if storage == "hdf5" else root
+        error = CorruptShardError(f"{where}: expected {said:,} steps, found {sum(lengths):,}")
+        add_hint(error)
+        raise error
+    return run
 
 
 def _scanned(
     root: Path, metadata: Mapping[str, Any], spaces: Mapping[str, Space | None]
-) -> tuple[MinariFields, list[int], list[str]]:
-    """Return the fields of an HDF5 file, the steps of every episode, and names of other data in the file."""
+) -> tuple[MinariFields, dict[int, int], list[str]]:
+    """Return the fields of an HDF5 file, the steps of every episode by its number, and names of other data in it."""
     with hdf5_file.opened(root / MAIN_DATA) as file:
         names = hdf5_file.names(file)
+        there = {int(name.removeprefix("episode_")) for name in names if _EPISODE.fullmatch(name)}
         others = [name for name in names if not _EPISODE.fullmatch(name)]
-        count = len(names) - len(others)
-        if count == 0:
+        if not there:
             raise SourceError(f"{root / MAIN_DATA} has no episode")
-        if (said := _total(metadata, "total_episodes", root)) != count:
-            raise CorruptShardError(f"{root / MAIN_DATA}: expected {said:,} episodes, found {count:,}")
-        found = fields_of(file, count, spaces, metadata.get(KEY))
+        said, numbers = _total(metadata, "total_episodes", root), {*range(len(there))}
+        if said != len(there):
+            if not is_skipping() or said < len(there):
+                error = CorruptShardError(f"{root / MAIN_DATA}: expected {said:,} episodes, found {len(there):,}")
+                add_hint(error)
+                raise error
+            numbers = {*there, *range(min(said, max(there) + _MAX_MISSING))}  # to name those that are missing
+        steps = dict[int, int]()
+        for number in sorted(numbers):
+            with skippable(NAMED.format(number)):
+                steps[number] = hdf5_file.integer(hdf5_file.group(file, f"episode_{number}"), STEPS)
+        found = typical(steps, NAMED, lambda first: fields_of(file, first, steps, spaces, metadata.get(KEY)))
         others += [f"attribute {name}" for name in hdf5_file.attributes(file)]
-        steps = [hdf5_file.integer(hdf5_file.group(file, f"episode_{number}"), STEPS) for number in range(count)]
     return found, steps, others
 
 

@@ -43,6 +43,7 @@ from rlx.formats.common.rows.ted_fields import (
     scanned_columns,
     ted_fields,
 )
+from rlx.formats.common.skipping import whole
 from rlx.formats.common.source import MalformedError, OneFile, batch_rows, damage
 from rlx.formats.npz import FINAL, GROUP, LAYOUT, SUFFIX, TABLE
 from rlx.schema import TEXT, Schema, is_action, is_observation
@@ -191,9 +192,8 @@ class Npz(OneFile):
             finals = {name: stack.enter_context(archive.member(path)) for name, path in self.finals.items()}
             row = 0
             for place, episode in enumerate(self.episodes):
-                stream.skip_to(row)
                 columns = _Columns(stream, self.fields, row, finals, place)
-                yield from episode.blocks(self.schema, columns, dropped)
+                yield from whole(episode.name, episode.blocks(self.schema, columns, dropped), dropped)
                 row += episode.rows
             for member in finals.values():
                 member.finish()

@@ -5,7 +5,7 @@ episode terminated, and that row's action and reward are filler; otherwise it wa
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.formats.common.fields import expecting, not_taken_note
-from rlx.formats.common.record_files import records
+from rlx.formats.common.record_files import record_reads, records
 from rlx.formats.common.rows.episodes import episode_blocks, last_flag
+from rlx.formats.common.skipping import DAMAGES, skippable, whole
 from rlx.formats.common.source import MalformedError
 from rlx.formats.common.tf_example import Feature, parse_example
 from rlx.formats.rl_unplugged import (
@@ -113,26 +114,26 @@ class RLUnplugged:
 
         Of every episode, one row is dropped: ``terminal_filler``, ``cut`` or ``single_row_episode``.
         """
-        for place, episode in self._episodes(shard):
-            dropped[episode.dropped] += 1
-            with _damage(place):
-                yield from _blocks(episode)
+        for name, place, read in self._records(shard):
+            yield from whole(name, _steps(place, read, dropped), dropped)
 
     def skim(self, shard: int) -> Iterator["_Skimmed"]:
         """Yield the episodes of one shard, with observations that are decoded one by one; see ``SkimmedSource``."""
-        for place, episode in self._episodes(shard):
-            if episode.steps:
+        for _, place, read in self._records(shard):
+            if (episode := _read(place, read)).steps:
                 yield _Skimmed(episode.steps, {"observation": _Pictures(episode.pngs, place)})
 
-    def _episodes(self, shard: int) -> Iterator[tuple[str, "_Episode"]]:
-        (name,) = self.files(shard)
-        path = self.root / name
+    def _records(self, shard: int) -> Iterator[tuple[str, str, Callable[[], bytes]]]:
+        """Yield name and place of every record, and what returns it."""
+        (file,) = self.files(shard)
+        number = -1
         with expecting(LAYOUT):
-            for number, record in enumerate(records(path)):
-                place = f"{path} is corrupt: record {number}"
-                with _damage(place):
-                    episode = _episode(parse_example(record))
-                yield place, episode
+            try:
+                for number, read in enumerate(record_reads(self.root / file)):
+                    yield f"{file}: record {number}", f"{self.root / file} is corrupt: record {number}", read
+            except DAMAGES:
+                with skippable(f"{file}: the records from {number + 1} on"):
+                    raise
 
     def _check_shard(self, shard: int) -> None:
         if not 0 <= shard < num_shards(self.game):
@@ -299,6 +300,18 @@ def _column(features: Mapping[str, Feature], name: str, dtype: type[np.generic],
     if len(column) != rows:
         raise MalformedError(f"{name}: expected {rows:,} values, found {len(column):,}")
     return column
+
+
+def _read(place: str, read: Callable[[], bytes]) -> _Episode:
+    with _damage(place):
+        return _episode(parse_example(read()))
+
+
+def _steps(place: str, read: Callable[[], bytes], dropped: Counter[str]) -> Iterator[Block]:
+    episode = _read(place, read)
+    dropped[episode.dropped] += 1
+    with _damage(place):
+        yield from _blocks(episode)
 
 
 def _blocks(episode: _Episode) -> Iterator[Block]:

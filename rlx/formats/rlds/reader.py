@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -31,8 +31,9 @@ from rlx.formats.common.fields import (
 )
 from rlx.formats.common.pictures import is_jpeg
 from rlx.formats.common.provenance import KEY, noted_fields, read_notes
-from rlx.formats.common.record_files import records
+from rlx.formats.common.record_files import record_reads
 from rlx.formats.common.rows.episodes import WITHOUT_STEP, episode_blocks, last_flag
+from rlx.formats.common.skipping import DAMAGES, skippable, whole
 from rlx.formats.common.source import MalformedError
 from rlx.formats.common.tf_example import Feature as Values
 from rlx.formats.common.tf_example import parse_example
@@ -81,13 +82,13 @@ class SplitFile:
     episodes: int
     kind: str = FILE_FORMAT
 
-    def records(self, root: Path) -> Iterator[bytes]:
-        """Yield the examples of the file, below the dataset's directory."""
+    def records(self, root: Path) -> Iterator[Callable[[], bytes]]:
+        """Yield what returns each example of the file, below the dataset's directory."""
         if self.kind == FILE_FORMAT:
-            yield from records(root / self.name)
+            yield from record_reads(root / self.name)
         elif self.episodes:  # array-record opens no file without records
             with record_files.opened(root / self.name) as file:
-                yield from map(file.read, range(file.count))
+                yield from (partial(file.read, number) for number in range(file.count))
 
 
 def files_of(
@@ -171,22 +172,32 @@ class RLDS:
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
         """Yield the episodes of a file."""
-        file = self.found[shard]
-        path, expected = self.root / file.name, file.episodes
-        first, found = sum(one.episodes for one in self.found[:shard]), 0
+        file, found = self.found[shard], 0
+        first = sum(one.episodes for one in self.found[:shard])
         with expecting(LAYOUT):
-            for number, record in enumerate(file.records(self.root)):
-                try:
-                    values = parse_example(record, max_values=min(len(record), _MAX_VALUES))
-                    split = file.split if self.is_split else None
-                    place = first + number
-                    episode = Episode(values, self.features, self.schema, place, split, is_step=self.is_step)
-                    yield from episode.blocks(dropped)
-                except (MalformedError, CorruptShardError) as exc:
-                    raise CorruptShardError(f"{path} is corrupt: record {number}: {exc}") from exc
-                found = number + 1
-            if found != expected:
-                raise CorruptShardError(f"{path}: expected {expected:,} episodes as in {INFO}, found {found:,}")
+            try:
+                for number, read in enumerate(file.records(self.root)):
+                    name = f"{file.name}: record {number}"
+                    yield from whole(name, self._episode(file, number, first + number, read, dropped), dropped)
+                    found = number + 1
+                if found != file.episodes:
+                    raise CorruptShardError(
+                        f"{self.root / file.name}: expected {file.episodes:,} episodes as in {INFO}, found {found:,}"
+                    )
+            except DAMAGES:
+                with skippable(f"{file.name}: records {found} to {file.episodes - 1}"):
+                    raise
+
+    def _episode(
+        self, file: SplitFile, number: int, place: int, read: Callable[[], bytes], dropped: Counter[str]
+    ) -> Iterator[Block]:
+        record = read()
+        try:
+            values = parse_example(record, max_values=min(len(record), _MAX_VALUES))
+            split = file.split if self.is_split else None
+            yield from Episode(values, self.features, self.schema, place, split, is_step=self.is_step).blocks(dropped)
+        except (MalformedError, CorruptShardError) as exc:
+            raise CorruptShardError(f"{self.root / file.name} is corrupt: record {number}: {exc}") from exc
 
 
 def recognises(path: Path) -> bool:
@@ -264,7 +275,7 @@ def _first(root: Path, files: Sequence[SplitFile]) -> Mapping[str, Values]:
     """Return the values of the first episode; empty if they cannot be read, which reading the shard reports."""
     file = next(one for one in files if one.episodes)
     try:
-        return parse_example(next(file.records(root)))
+        return parse_example(next(file.records(root))())
     except (SourceError, MalformedError, StopIteration):
         return {}
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.episodes import Hdf5Episodes, field_shape, find_extras, leaves_of, rows_in
 from rlx.formats.common.hdf5.text import is_text
 from rlx.formats.common.rows.episodes import RowEpisode, ending_notes, shard_bounds
+from rlx.formats.common.skipping import skippable, typical
 from rlx.formats.robomimic import ACTIONS, ATTRIBUTES, DONES, KNOWN, LAYOUT, NEXT, OBS, RECORDED, REWARDS, STEPS
 from rlx.schema import FLAGS, TEXT, Field, Role, Schema
 from rlx.wording import missing as is_missing
 
 _DEMO = re.compile(r"demo_(\d{1,9})")
+_NAMED = "demo_{}"
 
 
 def recognises(path: Path) -> bool:
@@ -41,14 +43,19 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
         if not demos:
             raise SourceError(f"{path} has no demonstration")
         said = hdf5_file.notes(file)
-        recorded = {name for name in (REWARDS, DONES) if any(_has(file, number, name) for number in demos)}
-        fields, paths, after, extras = _fields(file, demos, said, has_rewards=REWARDS in recorded)
-        has_next = hdf5_file.has(file, f"data/demo_{demos[0]}/{NEXT}")
-        episodes, has_early = [], False
-        for number in demos:
-            episode, is_early = _episode(file, number, final_recorded=has_next, has_dones=DONES in recorded)
-            episodes.append(episode)
-            has_early |= is_early
+        members = _members(file, demos)
+        recorded = {name for name in (REWARDS, DONES) if any(name in found for found in members.values())}
+        has_next = any(NEXT in found for found in members.values())
+        episodes, has_early = dict[int, RowEpisode](), False
+        for number in members:
+            with skippable(_NAMED.format(number)):
+                episodes[number], is_early = _episode(
+                    file, number, final_recorded=has_next, has_dones=DONES in recorded
+                )
+                has_early |= is_early
+        described = typical(episodes, _NAMED, lambda number: _recorded(file, number, has_rewards=REWARDS in recorded))
+        demos = list(episodes)
+        fields, paths, after, extras = _fields(file, demos, said, described, has_next=has_next)
         if has_early:
             # Demonstrations may continue after a success; then the flags are data.
             paths["dones"] = f"data/demo_{{}}/{DONES}"
@@ -58,14 +65,13 @@ def open_robomimic(path: Path) -> Hdf5Episodes:
         notes = {
             **_notes(file, said),
             **_unrecorded(recorded),
-            **ending_notes(episodes),
+            **ending_notes(episodes[number] for number in demos),
             **not_taken_note(extras.not_taken),
         }
         schema = Schema(fields)
-    bounds = shard_bounds(episode.rows for episode in episodes)
-    return Hdf5Episodes(
-        path.parent, path.name, schema, notes, paths, after, tuple(episodes), tuple(demos), bounds, LAYOUT
-    )
+    kept = tuple(episodes[number] for number in demos)
+    bounds = shard_bounds(episode.rows for episode in kept)
+    return Hdf5Episodes(path.parent, path.name, schema, notes, paths, after, kept, tuple(demos), bounds, LAYOUT, _NAMED)
 
 
 def _demos(file: h5py.File) -> tuple[list[int], list[str]]:
@@ -79,29 +85,50 @@ def _demos(file: h5py.File) -> tuple[list[int], list[str]]:
     ]
 
 
-def _fields(
-    file: h5py.File, demos: list[int], said: Mapping[str, Any], *, has_rewards: bool
-) -> tuple[dict[str, Field], dict[str, str], dict[str, str], ExtraFields]:
-    demo = hdf5_file.group(file, f"data/demo_{demos[0]}")
+def _members(file: h5py.File, demos: Sequence[int]) -> dict[int, list[str]]:
+    """Return the names of the members of every demonstration."""
+    found = {}
+    for number in demos:
+        with skippable(_NAMED.format(number)):
+            found[number] = hdf5_file.names(hdf5_file.group(file, f"data/demo_{number}"))
+    return found
+
+
+def _recorded(file: h5py.File, number: int, *, has_rewards: bool) -> tuple[dict[str, Field], dict[str, str]]:
+    """Return the fields that the format names, but the flags, and the path of each in a demonstration."""
+    demo = hdf5_file.group(file, f"data/demo_{number}")
     keys = [leaf.partition("/")[2] for leaf in hdf5_file.leaves(demo, OBS)]
     names = {key: "observation" if keys == ["observation"] else f"observation/{key}" for key in keys}
-    below = {name: f"{OBS}/{key}" for key, name in names.items()} | {"action": ACTIONS}
-    below |= {"reward": REWARDS} if has_rewards else {}
-    has_next = hdf5_file.has(demo, NEXT)
+    paths = {name: f"{OBS}/{key}" for key, name in names.items()} | {"action": ACTIONS}
+    paths |= {"reward": REWARDS} if has_rewards else {}
     fields: dict[str, Field] = {}
-    for name, path in below.items():
+    for name, path in paths.items():
         found = hdf5_file.dataset(demo, path)
         if not (name in names.values() and is_text(found)):
             found = hdf5_file.numbers(demo, path)
         role = {"action": Role.STEP, "reward": Role.NEXT}.get(name, Role.OBSERVATION)
         dtype = TEXT if is_text(found) else found.dtype.name
         fields[name] = Field(dtype, field_shape(found, is_number=name == "reward"), role)
+    return fields, paths
+
+
+def _fields(
+    file: h5py.File,
+    demos: list[int],
+    said: Mapping[str, Any],
+    recorded: tuple[dict[str, Field], dict[str, str]],
+    *,
+    has_next: bool,
+) -> tuple[dict[str, Field], dict[str, str], dict[str, str], ExtraFields]:
+    fields, paths = recorded
     fields = {**fields, "reward": fields.get("reward", Field("float32", (), Role.NEXT)), **FLAGS}
     extras, after = _extras(file, demos, [*fields, "dones"], said)
-    after |= {name: f"{NEXT}/{key}" for key, name in names.items()} if has_next else {}
+    if has_next:
+        seen = [name for name in paths if name not in ("action", "reward")]
+        after |= {name: f"{NEXT}/{paths[name].removeprefix(f'{OBS}/')}" for name in seen}
     return (
         fields | extras.fields,
-        {name: f"data/demo_{{}}/{path}" for name, path in (below | extras.keys).items()},
+        {name: f"data/demo_{{}}/{path}" for name, path in (paths | extras.keys).items()},
         {name: f"data/demo_{{}}/{path}" for name, path in after.items()},
         extras,
     )
@@ -133,10 +160,6 @@ def _extras(
     for name in sorted(attributes):
         extras.leave(f"data/demo_*: attribute {name}", NOT_OF_STEPS)
     return extras, after
-
-
-def _has(file: h5py.File, number: int, name: str) -> bool:
-    return hdf5_file.has(hdf5_file.group(file, f"data/demo_{number}"), name)
 
 
 def _unrecorded(recorded: Collection[str]) -> dict[str, str]:

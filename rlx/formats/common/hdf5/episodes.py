@@ -25,6 +25,7 @@ from rlx.formats.common.hdf5.output import Column
 from rlx.formats.common.hdf5.text import TextRows, is_text, unreadable
 from rlx.formats.common.provenance import noted_fields
 from rlx.formats.common.rows.episodes import RowEpisode
+from rlx.formats.common.skipping import whole
 from rlx.formats.common.source import EpisodeGroups, OneFile
 from rlx.schema import TEXT, Field, Role, Schema
 
@@ -122,6 +123,7 @@ class Hdf5Episodes(EpisodeGroups, OneFile):
         after: the same for next observations; empty if they are not recorded.
         places: number of each episode in paths.
         first_episodes: index of the first episode of every shard, and the number of episodes.
+        named: name of an episode for users, with its number in ``places``.
     """
 
     schema: Schema
@@ -132,21 +134,22 @@ class Hdf5Episodes(EpisodeGroups, OneFile):
     places: tuple[int, ...]
     first_episodes: tuple[int, ...]
     layout: str
+    named: str
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
         """Yield the steps of a shard."""
         with expecting(self.layout), hdf5_file.opened(self.path) as file:
             chosen = slice(*self.first_episodes[shard : shard + 2])
             for episode, number in zip(self.episodes[chosen], self.places[chosen], strict=True):
-                rows, after = (
-                    {
-                        name: rows_of(file, path.format(number), self.schema[name], episode.rows)
-                        for name, path in paths.items()
-                    }
-                    for paths in (self.paths, self.after)
-                )
-                with Hdf5Columns(rows, after, self.schema) as columns:
-                    yield from episode.blocks(self.schema, columns, dropped)
+                yield from whole(self.named.format(number), self._blocks(file, episode, number, dropped), dropped)
+
+    def _blocks(self, file: h5py.File, episode: RowEpisode, number: int, dropped: Counter[str]) -> Iterator[Block]:
+        rows, after = (
+            {name: rows_of(file, path.format(number), self.schema[name], episode.rows) for name, path in paths.items()}
+            for paths in (self.paths, self.after)
+        )
+        with Hdf5Columns(rows, after, self.schema) as columns:
+            yield from episode.blocks(self.schema, columns, dropped)
 
 
 def field_name(path: str) -> str:

@@ -93,6 +93,11 @@ class RowEpisode:
     cut: bool = False
 
     @property
+    def name(self) -> str:
+        """Its name for users."""
+        return f"episode {self.number}"
+
+    @property
     def steps(self) -> int:
         """Steps in the rows: all, or all but the last."""
         is_known = self.final_recorded or self.terminated or self.truncated
@@ -269,7 +274,7 @@ class EpisodeTable(Sequence[RowEpisode]):
 
 
 class RowStream:
-    """Reader of rows in ascending order, also across calls.
+    """Reader of rows in ascending order, also across calls. Damage of the file is raised by every later call, too.
 
     Args:
         batches: columns by name, all of the same length.
@@ -281,6 +286,7 @@ class RowStream:
         self._batches = batches
         self._batches_held: list[Batch] = []
         self._start = self._stop = first
+        self._damage: CorruptShardError | None = None
 
     @property
     def held(self) -> int:
@@ -290,31 +296,38 @@ class RowStream:
     def skip_to(self, row: int) -> None:
         """Skip the rows before one, also those not read yet."""
         self._forget(row)
-        while self._stop <= row and (batch := next(self._batches, None)) is not None:
-            self._take(batch)
+        while self._stop <= row and self._take():
             self._forget(row)
 
     def rows(self, column: str, start: int, stop: int) -> NDArray[Any]:
         """Return rows [stop - start, ...] of a column, and drop those before; raises CorruptShardError past the end."""
-        self._forget(start)
+        self.skip_to(start)
         return self.peek(column, start, stop)
 
     def peek(self, column: str, start: int, stop: int) -> NDArray[Any]:
         """Read like ``rows``, but keep earlier rows: they may be read from other columns."""
         while self._stop < stop:
-            batch = next(self._batches, None)
-            if batch is None:
+            if not self._take():
                 raise CorruptShardError(f"{self.path}: expected {stop:,} rows, found {self._stop:,}")
-            self._take(batch)
         pieces, at = [], self._start
         for batch in self._batches_held:
             pieces.append(batch[column][max(0, start - at) : max(0, stop - at)])
             at += _length(batch)
         return np.concatenate(pieces)
 
-    def _take(self, batch: Batch) -> None:
-        self._batches_held.append(batch)
-        self._stop += _length(batch)
+    def _take(self) -> bool:
+        """Take the next batch; returns whether there was one."""
+        if self._damage is not None:
+            raise self._damage
+        try:
+            batch = next(self._batches, None)
+        except CorruptShardError as exc:
+            self._damage = exc
+            raise
+        if batch is not None:
+            self._batches_held.append(batch)
+            self._stop += _length(batch)
+        return batch is not None
 
     def _forget(self, row: int) -> None:
         while self._batches_held and self._start + _length(self._batches_held[0]) <= row:
@@ -326,8 +339,8 @@ class RowStream:
 
     def finish(self) -> None:
         """Read the rest to verify it."""
-        for _ in self._batches:
-            pass
+        while self._take():
+            self._forget(self._stop)
 
 
 def _length(batch: Batch) -> int:

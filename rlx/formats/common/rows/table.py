@@ -23,6 +23,7 @@ from rlx.formats.common.pictures import (
 from rlx.formats.common.rows.episodes import PADDING, Batch, EpisodeTable, RowStream, ending_notes, shard_bounds
 from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, RowRuns
 from rlx.formats.common.rows.ted_fields import SCANNED, StreamColumns, TedFields, scanned_columns, ted_fields
+from rlx.formats.common.skipping import whole
 from rlx.formats.common.source import EpisodeGroups, MalformedError, batch_rows, block_steps, id_of
 from rlx.schema import TEXT, Field, Role, Schema, is_action, is_observation
 from rlx.store.foreign_types import pyarrow, row_type, to_rows
@@ -115,10 +116,13 @@ class TableRun(EpisodeGroups):
         row = int(self.episodes.rows[:first].sum())
         paths = [*self.fields.paths.values(), *self.fields.after.values()]
         with expecting(self.place.layout), self.place.opened() as table:
-            stream = row_stream(self.place.path, table, paths, self.schema, self.runs, row)
+            stream: RowStream | None = None
             for episode in self.episodes[first:stop]:
-                stream.skip_to(row)
-                yield from episode.blocks(self.schema, StreamColumns(stream, self.fields, row), dropped)
+                if stream is None:
+                    stream = row_stream(self.place.path, table, paths, self.schema, self.runs, row)
+                columns = StreamColumns(stream, self.fields, row)
+                if not (yield from whole(episode.name, episode.blocks(self.schema, columns, dropped), dropped)):
+                    stream = None  # it may have ended there
                 row += episode.rows
 
 

@@ -17,6 +17,7 @@ from rlx.formats.common.fields import RowType, expecting, not_taken_note
 from rlx.formats.common.rows.episodes import PADDING, EpisodeTable, ending_notes, shard_bounds
 from rlx.formats.common.rows.scan import EpisodeScan, FoundEpisodes, Recording, RowRuns
 from rlx.formats.common.rows.ted_fields import TedFields
+from rlx.formats.common.skipping import whole
 from rlx.formats.common.source import EpisodeGroups, batch_rows, id_of
 from rlx.schema import Schema
 
@@ -127,7 +128,8 @@ class TedRun(EpisodeGroups):
         row = int(self.episodes.rows[:first].sum())
         with expecting(self.layout), self.leaves.opened(self.kinds) as leaves:
             for episode in self.episodes[first:stop]:
-                yield from episode.blocks(self.schema, _Columns(leaves, self.fields, self.runs, row), dropped)
+                columns = _Columns(leaves, self.fields, self.runs, row)
+                yield from whole(episode.name, episode.blocks(self.schema, columns, dropped), dropped)
                 row += episode.rows
 
 
