@@ -5,7 +5,6 @@ import glob
 import os
 import pickle
 import platform
-import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import Any
 import cloudpickle
 
 from rlx.block import Block
+from rlx.files.beneath import remove
 from rlx.files.lock import check_seen
 from rlx.formats.common.source import Source
 from rlx.manifest import FileRecord, ShardRecord
@@ -122,12 +122,12 @@ def attempt(work: Callable[[ShardTask, Progress], ShardResult], task: ShardTask,
     for left in own.parent.glob(f"{glob.escape(task.directory.stem)}.*.*"):
         with suppress(FileNotFoundError):  # somebody else is sweeping
             # Renamed first, so that no process adds files during the removal.
-            shutil.rmtree(left.rename(left.with_suffix(".swept")))
+            remove(left.rename(left.with_suffix(".swept")))
     result = work(replace(task, directory=own), progress)
     try:
         own.rename(task.directory)
     except OSError as exc:
         if exc.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
             raise
-        shutil.rmtree(own)
+        remove(own)
     return result
