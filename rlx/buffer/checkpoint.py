@@ -219,9 +219,8 @@ def _read_steps(
     directory: Path, described: list[Leaf], sizes: list[tuple[int, list[int]]], only: str | None
 ) -> Iterator[TensorDictBase]:
     chosen = [i for i, leaf in enumerate(described) if only is None or leaf.key == (only,)]
-    with ExitStack() as stack:
-        with reading(directory):
-            files = [stack.enter_context(opened_file(directory / f"{i}.zst")) for i in chosen]
+    with reading(directory), ExitStack() as stack:
+        files = [stack.enter_context(opened_file(directory / f"{i}.zst")) for i in chosen]
         for steps, lengths in sizes:
             if len(lengths) != len(described) or steps < 1:
                 raise CorruptDatasetError(f"{directory}: a block of {steps} steps has {len(lengths)} leaves")

@@ -14,6 +14,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from types import MappingProxyType
 from typing import Any, BinaryIO, cast
+from unicodedata import normalize
 
 from rlx.errors import (
     CorruptDatasetError,
@@ -199,7 +200,7 @@ def reading(path: object) -> Iterator[None]:
 
 @contextmanager
 def disk_errors(path: Path | str, operation: str = "written") -> Iterator[None]:
-    """Translate errors of the operating system while a file, or what is below a directory, is written.
+    """Translate errors of the operating system while a file, or what is below a directory, is read or written.
 
     Those of connections, and those that are errors of rlx already, pass.
 
@@ -297,7 +298,8 @@ def check_case(names: Iterable[str], existing: Path) -> None:
         parts = name.split("/")
         for count in range(1, len(parts) + 1):
             prefix = "/".join(parts[:count])
-            other = seen.setdefault(prefix.casefold(), prefix)
+            # Whoever ignores case ignores how an accent is written: APFS.
+            other = seen.setdefault(normalize("NFC", prefix).casefold(), prefix)
             if other != prefix and existing.with_name(existing.name.swapcase()).exists():
                 raise FileAccessError(
                     f"{existing.parent}: {other} and {prefix} are one name on this file system, which ignores case",

@@ -18,6 +18,7 @@ import cloudpickle
 
 from rlx.block import Block
 from rlx.files.beneath import remove
+from rlx.files.disk import disk_errors
 from rlx.files.lock import check_seen
 from rlx.formats.common.source import Source
 from rlx.manifest import FileRecord, ShardRecord
@@ -84,7 +85,7 @@ class ShardResult:
 def convert_shard(task: ShardTask, progress: Progress) -> ShardResult:
     """Write one shard of a source; everything about it is a function of the source's files."""
     dropped: Counter[str] = Counter()
-    blocks = _counted(task.source.blocks(task.shard, dropped), progress)
+    blocks = _counted(task.source.blocks(task.shard, dropped), progress, str(task.root or task.source.id))
     record = write_shard(task.directory, task.name, task.format, blocks)
     origin: dict[str, Any] = {"source": task.source.id, "shard": task.shard}
     if task.root is not None:
@@ -105,10 +106,11 @@ def _recorded(path: Path, *_: int) -> FileRecord:
     return FileRecord.of(path)
 
 
-def _counted(blocks: Iterable[Block], progress: Progress) -> Iterator[Block]:
-    for block in blocks:
-        yield block
-        progress.advance("steps", block.steps)
+def _counted(blocks: Iterable[Block], progress: Progress, place: str) -> Iterator[Block]:
+    with disk_errors(place, "read"):  # those of whoever writes the blocks never come by here
+        for block in blocks:
+            yield block
+            progress.advance("steps", block.steps)
 
 
 def attempt(work: Callable[[ShardTask, Progress], ShardResult], task: ShardTask, progress: Progress) -> ShardResult:

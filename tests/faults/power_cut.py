@@ -93,12 +93,13 @@ class Disk:
                 self._rename(change.path, change.inode)
             case "U":
                 self._rename(change.path, None)
-            case "R" | "L":
+            case "R":
                 directory, name = self._directory(change.path)
                 inode = directory.now[name]
-                if change.kind == "R":
-                    self._rename(change.path, None)
+                self._rename(change.path, None)
                 self._rename(change.other, inode)
+            case "L":
+                self._rename(change.other, self._linked(Path(change.path)))
             case "S":
                 node = self._nodes.get(change.inode)
                 if isinstance(node, _File):
@@ -114,6 +115,15 @@ class Disk:
                     node.now.extend(bytes(max(0, end - len(node.now))))
                     node.now[change.offset : end] = change.data
                     node.later.append(bytes(node.now))
+
+    def _linked(self, path: Path) -> int:
+        """The inode of a file to link, which is on the disk if it is elsewhere."""
+        if path.is_relative_to(self._root):
+            directory, name = self._directory(str(path))
+            return directory.now[name]
+        content, inode = path.read_bytes(), path.stat().st_ino
+        self._nodes.setdefault(inode, _File(bytearray(content), content))
+        return inode
 
     def _rename(self, path: str, inode: int | None) -> None:
         directory, name = self._directory(path)

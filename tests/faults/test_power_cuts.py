@@ -62,7 +62,8 @@ CHECKS: Mapping[str, tuple[str, Check]] = MappingProxyType(
         "checkpoint": ("out", a_run),
     }
 )
-EXPORTS = {f"export {name}": out for name, (_, out) in FORMATS.items()}
+# Not Lance, whose library renames its own files by system calls that no library sees.
+EXPORTS = {f"export {name}": out for name, (_, out) in FORMATS.items() if name != "lance"}
 
 
 @pytest.fixture(scope="module")
