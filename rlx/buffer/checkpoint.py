@@ -12,7 +12,6 @@ import math
 import os
 import pickle
 import re
-import shutil
 import struct
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,9 +31,9 @@ from rlx.errors import (
     DatasetNotFoundError,
     SchemaMismatchError,
 )
-from rlx.files.atomic import sync, sync_tree
-from rlx.files.beneath import remove
+from rlx.files.beneath import remove, try_remove
 from rlx.files.disk import disk_errors, opened_file, reading
+from rlx.files.durable import make_directories, sync, sync_tree
 from rlx.files.sealed import CHECKED, check_files, checksums, read_sealed, sealed
 from rlx.files.urls import check_path
 from rlx.store.chunk_codec import decompressed
@@ -94,7 +93,8 @@ def _replace(
     write_beside: Callable[[Path], None] | None,
 ) -> None:
     directory = path / uuid.uuid4().hex
-    directory.mkdir(parents=True)
+    make_directories(path)
+    directory.mkdir()
     try:
         manifest = write_blocks(directory, steps)
         if write_beside is not None:
@@ -106,8 +106,9 @@ def _replace(
         partial = directory / _MANIFEST
         partial.write_bytes(sealed(json.dumps({**described, "checksums": checksums(directory)}, indent=1)))
         sync_tree(directory)
+        sync(path)  # the directory, before its manifest takes the place of another's
     except BaseException:
-        shutil.rmtree(directory)
+        try_remove(directory)
         raise
     partial.replace(path / _MANIFEST)
     sync(path)  # before the files of the last checkpoint go
@@ -218,11 +219,8 @@ def _read_steps(
     directory: Path, described: list[Leaf], sizes: list[tuple[int, list[int]]], only: str | None
 ) -> Iterator[TensorDictBase]:
     chosen = [i for i, leaf in enumerate(described) if only is None or leaf.key == (only,)]
-    with ExitStack() as stack:
-        try:
-            files = [stack.enter_context(opened_file(directory / f"{i}.zst")) for i in chosen]
-        except OSError as exc:
-            raise CorruptDatasetError(f"{directory}: a file is missing: {exc}") from exc
+    with reading(directory), ExitStack() as stack:
+        files = [stack.enter_context(opened_file(directory / f"{i}.zst")) for i in chosen]
         for steps, lengths in sizes:
             if len(lengths) != len(described) or steps < 1:
                 raise CorruptDatasetError(f"{directory}: a block of {steps} steps has {len(lengths)} leaves")
@@ -238,8 +236,10 @@ def _read_leaf(file: BinaryIO, leaf: Leaf, steps: int, length: int) -> torch.Ten
     left = os.fstat(file.fileno()).st_size - file.tell()
     if not 0 <= length <= left:
         raise CorruptDatasetError(f"{file.name}: a block of {length:,} bytes, of which {left:,} are left")
+    with reading(file.name):
+        compressed = file.read(length)
     try:
-        raw = decompressed(file.read(length), expected)
+        raw = decompressed(compressed, expected)
     except ValueError as exc:
         raise CorruptDatasetError(f"{file.name} is damaged: {exc}") from exc
     flat = torch.frombuffer(bytearray(raw), dtype=torch.uint8) if raw else torch.empty(0, dtype=torch.uint8)

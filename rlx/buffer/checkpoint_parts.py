@@ -10,7 +10,6 @@ rewritten is left out of the next list of segments, and deleted once that list i
 from __future__ import annotations
 
 import json
-import shutil
 import uuid
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,8 +28,9 @@ from rlx.buffer.snapshot import blocks_at, ordered_rows
 from rlx.buffer.storage.ring import RingStorage
 from rlx.buffer.storage.step_schema import leaves
 from rlx.errors import CorruptDatasetError, SchemaMismatchError
-from rlx.files.atomic import sync_tree
+from rlx.files.beneath import try_remove
 from rlx.files.disk import opened_file, reading
+from rlx.files.durable import sync_tree
 from rlx.files.sealed import CHECKED, check_files, checksums, read_sealed, sealed
 
 _ROW = "_row"
@@ -214,7 +214,7 @@ class _Segment:
         try:
             written = write_blocks(self._path, [block])
         except BaseException:
-            shutil.rmtree(self._path, ignore_errors=True)
+            try_remove(self._path)
             raise
         self._manifest["leaves"] = written["leaves"]
         self._manifest["blocks"] += written["blocks"]

@@ -29,10 +29,11 @@ from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.closing import Closing
 from rlx.errors import CorruptDatasetError, DatasetExistsError, SchemaMismatchError
 from rlx.files import lock
-from rlx.files.atomic import sync, write_file
+from rlx.files.atomic import write_file
 from rlx.files.beneath import remove
 from rlx.files.checksum import pieces_of
-from rlx.files.disk import disk_errors
+from rlx.files.disk import disk_errors, reading
+from rlx.files.durable import sync
 from rlx.files.sealed import CHECKED, read_sealed, sealed
 from rlx.files.urls import check_path
 from rlx.numbers import check_flag, check_whole
@@ -244,13 +245,14 @@ class Checkpoint(Closing):
         name = str(manifest["state"]["file"])
         path = self.path / name
         try:
-            data = b"".join(pieces_of(path)) if _STATE.fullmatch(name) else b""
+            with reading(path):
+                data = b"".join(pieces_of(path)) if _STATE.fullmatch(name) else b""
             if google_crc32c.value(data) != manifest["state"]["crc32c"]:
                 raise CorruptDatasetError(f"{path} is damaged: its checksum differs")
             # To this device whatever the run was on: each part copies to its own.
             state: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
             _ = dict(state["parts"]), state["values"], state["generators"]
-        except (OSError, *DAMAGES) as exc:
+        except DAMAGES as exc:
             raise CorruptDatasetError(f"{path} is damaged: {exc}") from exc
         return state
 

@@ -1,15 +1,16 @@
 """Write a file or a directory in full, or not at all; one writer per target at a time."""
 
+import errno
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rlx.errors import DatasetExistsError, FileAccessError
+from rlx.errors import DatasetError, DatasetExistsError, FileAccessError
 from rlx.files import lock
-from rlx.files.beneath import beneath, check_entries, no_follow, remove, replace
-from rlx.files.disk import disk_errors, is_there
+from rlx.files.beneath import beneath, check_entries, no_follow, remove, replace, try_remove
+from rlx.files.disk import disk_errors, is_there, written_file
+from rlx.files.durable import sync, sync_file, sync_tree
 from rlx.files.urls import check_no_url
 from rlx.fork import released_here
 
@@ -43,9 +44,9 @@ def whole(path: Path, check: Callable[[], None] = lambda: None) -> Iterator[Path
     missing = [parent for parent in path.parents if not parent.exists()]
 
     def give_back() -> None:
-        with suppress(OSError):  # what cannot be given back or removed now stays for the next process
+        with suppress(OSError, DatasetError):  # what cannot be given back now stays for the next process
             _recover(partial, replaced, path)
-            shutil.rmtree(scratch, ignore_errors=True)
+            try_remove(scratch)
 
     try:
         with disk_errors(path), lock.held(scratch / lock.FILE_NAME, path), released_here(give_back):
@@ -53,8 +54,11 @@ def whole(path: Path, check: Callable[[], None] = lambda: None) -> Iterator[Path
             check()
             before = _identity(path)
             yield partial
-            sync_tree(partial) if partial.is_dir() else sync(partial)
-            _replace(partial, path, replaced, before)
+            if is_written := is_there(partial):
+                sync_tree(partial) if partial.is_dir() else sync(partial)
+                _replace(partial, path, replaced, before)
+        if not is_written:  # a bug of whoever was to write it
+            raise FileNotFoundError(errno.ENOENT, "nothing was written", str(partial))  # noqa: TRY301  (directories are removed)
     except BaseException:
         _remove_empty(scratch, *missing)
         raise
@@ -76,15 +80,14 @@ def write_file(path: Path, pieces: Iterable[bytes], *, partial: Path | None = No
         partial: path of the bytes until they are complete, next to the file; ``NAME.partial`` by default.
     """
     partial = partial or path.with_name(f"{path.name}{PARTIAL}")
-    file = open(partial, "wb", opener=no_follow)  # noqa: SIM115  (if this fails, nothing is removed)
+    file = written_file(partial, opener=no_follow)  # if this fails, nothing is removed
     try:
         with file:
             file.writelines(pieces)
-            file.flush()
-            os.fsync(file.fileno())
+            sync_file(file, partial)
         replace(partial, path)
     except BaseException:
-        partial.unlink(missing_ok=True)
+        try_remove(partial)
         raise
     sync(path.parent)
 
@@ -123,20 +126,3 @@ def _identity(path: Path) -> _Identity:
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino, found.st_mtime_ns
-
-
-def sync_tree(directory: Path) -> None:
-    """Make every file and directory of a tree survive a power cut."""
-    for parent, _, names in os.walk(directory):
-        for name in names:
-            sync(f"{parent}/{name}")
-        sync(parent)
-
-
-def sync(path: Path | str) -> None:
-    """Make the content of a file, or the renames in a directory, survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -5,14 +5,19 @@ repository or a shared disk, and lead anywhere: what would follow one is refused
 """
 
 import errno
+import logging
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 
 from rlx.errors import FileAccessError
+from rlx.files.disk import file_error
 from rlx.wording import command
+
+logger = logging.getLogger(__name__)
 
 # For the last of these, a socket or a pipe that nobody reads, Linux says ENXIO.
 _NO_FILE = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO})
@@ -72,20 +77,43 @@ def replace(path: Path, other: Path) -> None:
     """Give a file another name; a file or a link of that name is replaced.
 
     Raises:
-        FileAccessError: a directory has that name.
+        FileAccessError: a directory has that name, or the disk fails.
     """
     try:
         path.replace(other)
     except IsADirectoryError as exc:
         raise _refused(other, "a file") from exc
+    except OSError as exc:
+        raise file_error(exc, other, "renamed") from exc
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a directory or a link, if it is there."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    """Remove a file, a directory or a link, if it is there.
+
+    Raises:
+        FileAccessError: it cannot be removed, or something in it.
+        FileNotFoundError: another process removes the same directory.
+    """
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except FileNotFoundError:
+        raise
+    except OSError as exc:  # which may name no more than an entry
+        raise file_error(OSError(exc.errno, exc.strerror, str(path)), path, "removed") from exc
+
+
+def try_remove(path: Path) -> None:
+    """Remove what nothing needs any more, as far as that works; log that the rest stays."""
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    if os.path.lexists(path):
+        logger.warning("%s cannot be removed; nothing needs it: remove it by hand", path)
 
 
 def _refused(path: Path, expected: str) -> FileAccessError:

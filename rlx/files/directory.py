@@ -11,7 +11,8 @@ from rlx.errors import DownloadError, ForbiddenError, SourceNotFoundError
 from rlx.files.atomic import PARTIAL, write_file
 from rlx.files.beneath import beneath
 from rlx.files.checksum import FileStat
-from rlx.files.disk import disk_errors, opened_file
+from rlx.files.disk import file_error, opened_file
+from rlx.files.durable import make_directories
 from rlx.files.location import ChangedError, Content, WritableLocation, checked_name
 from rlx.files.retry import RetryPolicy
 
@@ -66,7 +67,7 @@ class Directory(WritableLocation):
     def put(self, name: str, pieces: Iterable[bytes], *, bytes: int, crc32c: str) -> None:  # noqa: ARG002
         """Write a file under a temporary name, and rename it when it is complete."""
         path = beneath(self.directory, checked_name(name))
-        with _translated(path):
+        with _translated(path, "written"):
             _make(path.parent)
             # Under a name of its own: two who write the same file must not write into each other's.
             partial = path.with_name(f"{path.name}.{os.getpid()}-{get_ident()}{PARTIAL}")
@@ -87,7 +88,7 @@ class Directory(WritableLocation):
         """Remove files, and the directories that are empty then."""
         for name in names:
             path = beneath(self.directory, checked_name(name))
-            with _translated(path):
+            with _translated(path, "removed"):
                 path.unlink(missing_ok=True)
             for parent in path.parents:
                 if parent == self.directory:
@@ -111,7 +112,7 @@ class Directory(WritableLocation):
 
 def _make(directory: Path) -> None:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directories(directory)
     except (NotADirectoryError, FileExistsError) as exc:
         raise DownloadError(f"{directory} cannot be made: {exc.strerror}") from exc
 
@@ -130,13 +131,19 @@ def _pieces(path: Path, file: BinaryIO, length: int | None) -> Iterator[bytes]:
 
 
 @contextmanager
-def _translated(path: Path) -> Iterator[None]:
+def _translated(path: Path, operation: str | None = None) -> Iterator[None]:
+    """Translate errors of the operating system.
+
+    Args:
+        operation: what changes the file, for an error that ends the command; of a file that is read, others may do.
+    """
     try:
-        with disk_errors(path):
-            yield
+        yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as exc:
         raise SourceNotFoundError(f"{path}: no such file") from exc
     except PermissionError as exc:
         raise ForbiddenError(f"{path}: access denied ({exc.strerror})") from exc
     except OSError as exc:
-        raise DownloadError(f"{path} cannot be read or written: {exc.strerror}") from exc
+        if operation is not None:
+            raise file_error(exc, path, operation) from exc
+        raise DownloadError(f"{path} cannot be read: {exc.strerror}") from exc

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
+from unicodedata import normalize
 
 from rlx.errors import (
     CorruptDatasetError,
@@ -30,6 +32,8 @@ _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _APPLE_DOUBLE = b"\x00\x05\x16\x07"
 _NUMBERS = re.compile(r"([0-9]+)")
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+# Of connections and processes, or errors of rlx that are also those of Python.
+_NOT_OF_FILES = (RlxError, ConnectionError, TimeoutError, BlockingIOError, InterruptedError, ChildProcessError)
 _HINTS: Mapping[int, str] = MappingProxyType(
     {
         errno.EACCES: "{ls} shows who may read and write it",
@@ -41,6 +45,9 @@ _HINTS: Mapping[int, str] = MappingProxyType(
         errno.ELOOP: "{ls} shows where the symbolic link leads",
         errno.EIO: "check the disk or the mount, then run the same command again",
         errno.ESTALE: "mount the file system again, then run the same command again",
+        errno.ENOTCONN: "mount the file system again, then run the same command again",
+        errno.EXDEV: "choose a directory whose entries are all on one file system",
+        errno.EMLINK: "choose another file system: this one allows no more entries in a directory",
         errno.ENOTDIR: "a file has the name of a directory: choose another path",
         errno.EISDIR: "it is a directory: choose the name of a file",
         errno.EEXIST: "choose another name",
@@ -49,28 +56,44 @@ _HINTS: Mapping[int, str] = MappingProxyType(
 )
 
 
-def file_error(exc: OSError, path: str | os.PathLike[str] | None = None) -> RlxError:
+def file_error(exc: OSError, path: str | os.PathLike[str] | None = None, operation: str | None = None) -> RlxError:
     """Translate an error of the operating system into one of rlx.
 
     Args:
-        path: the path, if the error does not name it.
+        path: the file, or the directory below which it is; named if the error names none.
+        operation: what was done to it, such as ``written``.
 
     Example:
         >>> error = file_error(PermissionError(errno.EACCES, "Permission denied", "pong"))
         >>> type(error).__name__, str(error), error.hint
         ('FileAccessError', 'pong: permission denied', 'ls -ld pong shows who may read and write it')
+        >>> str(file_error(OSError(errno.EIO, "Input/output error"), "pong/rlx.json", "synced"))
+        'pong/rlx.json cannot be synced: input/output error'
     """
-    where = exc.filename if exc.filename is not None else path
-    name = None if where is None else os.fsdecode(where) if isinstance(where, str | bytes | os.PathLike) else str(where)
+    name = _named(path) if exc.filename is None else _named(exc.filename)
     said = exc.strerror or str(exc) or type(exc).__name__
     said = f"{said[:1].lower()}{said[1:]}"
-    message = said if name is None else f"{name}: {said}"
+    is_elsewhere = name is None or (path is not None and not Path(name).is_relative_to(path))
+    if exc.filename2 is not None:
+        done = f" cannot be renamed to {_named(exc.filename2)}"
+    else:
+        done = "" if operation is None or is_elsewhere else f" cannot be {operation}"
+    message = said if name is None else f"{name}{done}: {said}"
     if exc.errno in FULL:
+        if operation is not None:
+            message = f"no room left on the disk of {_named(path)}: {exc.strerror}"
+            return DiskFullError(message, hint="free some space and run the command again")
         return DiskFullError(message, hint="free some space and run the same command again")
     hint = _HINTS.get(exc.errno or 0, "").format(ls=command("ls", "-ld", name) if name else "ls -ld")
-    if exc.errno == errno.ENOENT:
+    if exc.errno == errno.ENOENT and not done:
         return SourceNotFoundError(message)
     return FileAccessError(message, hint=hint or None)
+
+
+def _named(path: object) -> str | None:
+    if path is None:
+        return None
+    return os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else str(path)
 
 
 def at_once(path: str, flags: int) -> int:
@@ -140,6 +163,15 @@ def listed(directory: Path, pattern: str) -> list[Path]:
     return by_number(path for path in directory.glob(pattern) if not path.name.startswith("._"))
 
 
+def walk(directory: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walk a tree as ``os.walk`` does, which leaves out what it cannot list; this raises OSError."""
+
+    def fail(exc: OSError) -> None:
+        raise exc
+
+    return os.walk(directory, onerror=fail)
+
+
 def by_number(paths: Iterable[Path]) -> list[Path]:
     """Return paths in the order of the numbers in their names.
 
@@ -163,20 +195,63 @@ def reading(path: object) -> Iterator[None]:
     except OSError as exc:
         if exc.errno in ABSENT or exc.errno is None:
             raise CorruptDatasetError(f"{path} is missing: {exc.strerror or exc}") from exc
-        raise file_error(exc, path if isinstance(path, Path) else str(path)) from exc
+        raise file_error(exc, path if isinstance(path, Path) else str(path), "read") from exc
 
 
 @contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Translate the operating system's word for a full disk, or a full quota."""
+def disk_errors(path: Path | str, operation: str = "written") -> Iterator[None]:
+    """Translate errors of the operating system while a file, or what is below a directory, is read or written.
+
+    Those of connections, and those that are errors of rlx already, pass.
+
+    Args:
+        operation: what is done to it, for the message: it "cannot be" that.
+
+    Raises:
+        DiskFullError: the disk or the quota is full.
+        FileAccessError: anything else fails.
+    """
     try:
         yield
     except OSError as exc:
-        if exc.errno not in FULL:
+        if isinstance(exc, _NOT_OF_FILES) or (exc.errno or 0) <= 0:
             raise
-        raise DiskFullError(
-            f"no room left on the disk of {path}: {exc.strerror}", hint="free some space and run the command again"
-        ) from exc
+        raise file_error(exc, path, operation) from exc
+
+
+class _Written(io.FileIO):
+    """A file whose errors name it."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as exc:
+            raise file_error(exc, self.name, "written") from exc
+
+    def close(self) -> None:
+        try:
+            super().close()
+        except OSError as exc:
+            raise file_error(exc, self.name, "closed") from exc
+
+
+def written_file(
+    path: Path, mode: str = "w", *, is_buffered: bool = True, opener: Callable[[str, int], int] | None = None
+) -> BinaryIO:
+    """Open a file to write it.
+
+    Args:
+        mode: ``w``, ``x`` or ``a``.
+        is_buffered: whether small writes are joined.
+        opener: as that of ``open``.
+
+    Raises:
+        FileAccessError: from ``write``, ``flush`` and ``close``: the disk fails.
+        DiskFullError: from the same: it is full.
+        OSError: it cannot be opened.
+    """
+    file = _Written(path, mode, opener=opener)
+    return io.BufferedWriter(file) if is_buffered else cast("BinaryIO", file)
 
 
 def check_room(destination: Path, needed: int, *, remedy: str = "choose another directory with -o") -> None:
@@ -223,7 +298,8 @@ def check_case(names: Iterable[str], existing: Path) -> None:
         parts = name.split("/")
         for count in range(1, len(parts) + 1):
             prefix = "/".join(parts[:count])
-            other = seen.setdefault(prefix.casefold(), prefix)
+            # Whoever ignores case ignores how an accent is written: APFS.
+            other = seen.setdefault(normalize("NFC", prefix).casefold(), prefix)
             if other != prefix and existing.with_name(existing.name.swapcase()).exists():
                 raise FileAccessError(
                     f"{existing.parent}: {other} and {prefix} are one name on this file system, which ignores case",

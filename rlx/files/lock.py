@@ -14,7 +14,8 @@ from typing import TextIO
 
 from rlx.errors import DatasetError, DatasetLockedError, EngineError, FileAccessError
 from rlx.files.beneath import no_follow
-from rlx.files.disk import FULL
+from rlx.files.disk import FULL, disk_errors
+from rlx.files.durable import make_directories
 from rlx.fork import on_fork, released_here
 
 try:
@@ -35,9 +36,9 @@ def writing(dataset: Path) -> Iterator[None]:
     is_new = not dataset.exists()
 
     def remove_new() -> None:
-        if is_new and [entry.name for entry in dataset.iterdir()] == [FILE_NAME]:
-            (dataset / FILE_NAME).unlink()
-            with suppress(OSError):  # NFS and FUSE keep a file that is open, under another name
+        with suppress(OSError):  # NFS and FUSE keep a file that is open, under another name
+            if is_new and [entry.name for entry in dataset.iterdir()] == [FILE_NAME]:
+                (dataset / FILE_NAME).unlink()
                 dataset.rmdir()
 
     with held(dataset / FILE_NAME, dataset), released_here(remove_new):
@@ -78,9 +79,14 @@ def held(path: Path, target: Path) -> Iterator[None]:
     Args:
         target: the file or dataset to write, for messages.
     """
-    with _locked(path, target) as file:
+    with disk_errors(target, "locked"):
+        file = _locked(path, target)
+    try:
         on_fork(file, lambda copy: copy.close())  # a lock lasts as long as any process has the file open
         yield
+    finally:
+        with suppress(OSError):  # it is let go all the same, and holds nothing that could be lost
+            file.close()
 
 
 def _locked(path: Path, target: Path) -> TextIO:
@@ -117,7 +123,7 @@ def _locked(path: Path, target: Path) -> TextIO:
 def _open(path: Path, target: Path) -> TextIO | None:
     """Return the lock file; None if its directory is deleted concurrently."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directories(path.parent)
         return open(path, "a+", opener=no_follow)
     except FileNotFoundError:
         return None

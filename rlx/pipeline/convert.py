@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rlx import manifest
 from rlx.block import Block
+from rlx.files.disk import disk_errors
 from rlx.files.urls import HUB
 from rlx.formats.common.fields import not_taken
 from rlx.formats.common.rows.episodes import COUNTED, EARLY_FLAGS
@@ -107,8 +108,9 @@ def open_source(source: Path, source_format: str | None) -> tuple[Source, Path]:
     is_dataset = (source / manifest.FILE_NAME).exists() or (source / SHARDS).is_dir()
     if source_format == "rlx" or (source_format is None and is_dataset):
         return StoredDataset(opened_parent(source)), source
-    run = find_run(source, None, source_format)
-    warn(run)
+    with disk_errors(source, "read"):
+        run = find_run(source, None, source_format)
+        warn(run)
     return run, run.root
 
 

@@ -5,7 +5,6 @@ Remote files are fetched in the order of the shards, a few ahead of the conversi
 
 import logging
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from rlx.engine.engines import job_count
 from rlx.errors import DatasetExistsError, RlxError, SourceError, SourceNotFoundError
+from rlx.files.beneath import try_remove
 from rlx.files.checksum import FetchedFile, FileStat
 from rlx.files.directory import Directory
 from rlx.files.disk import check_room
@@ -202,7 +202,7 @@ def _download(runs: Iterator[RemoteRun], claim: Claim, options: Options, progres
         )
         report = ingest.run(claim, delivery)
     if not report.failures and not options.keep_source:
-        shutil.rmtree(directory, ignore_errors=True)
+        try_remove(directory)
     return report
 
 

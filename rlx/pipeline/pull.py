@@ -1,15 +1,22 @@
 """``rlx pull``: copies a dataset from a location, except files that are already here."""
 
 import logging
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from rlx.errors import CorruptShardError, DatasetExistsError, DownloadError, SourceError, SourceNotFoundError
+from rlx.errors import (
+    CorruptShardError,
+    DatasetExistsError,
+    DownloadError,
+    FileAccessError,
+    SourceError,
+    SourceNotFoundError,
+)
 from rlx.files.atomic import PARTIAL
+from rlx.files.beneath import try_remove
 from rlx.files.checksum import FileStat
 from rlx.files.disk import check_room, disk_errors
 from rlx.files.location import Location, WritableLocation
@@ -172,7 +179,7 @@ class _Pulling:
             finally:
                 self._list()
         if not self.failures:
-            shutil.rmtree(self._arriving, ignore_errors=True)
+            try_remove(self._arriving)
             with suppress(OSError):
                 self._arriving.parent.rmdir()  # unless it holds raw files of a download
 
@@ -219,8 +226,10 @@ def _named_apart(url: str) -> Iterator[None]:
     """Translate the error of a file whose path is also a directory of another file in the manifest."""
     try:
         yield
-    except (FileExistsError, NotADirectoryError, IsADirectoryError) as exc:
-        raise CorruptShardError(f"the manifest lists {url} both as a file and as a directory") from exc
+    except FileAccessError as exc:
+        if isinstance(exc.__cause__, FileExistsError | NotADirectoryError | IsADirectoryError):
+            raise CorruptShardError(f"the manifest lists {url} both as a file and as a directory") from exc
+        raise
 
 
 # A failure of one file need not affect another.

@@ -5,7 +5,6 @@ import glob
 import os
 import pickle
 import platform
-import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +17,8 @@ from typing import Any
 import cloudpickle
 
 from rlx.block import Block
+from rlx.files.beneath import remove
+from rlx.files.disk import disk_errors
 from rlx.files.lock import check_seen
 from rlx.formats.common.skipping import LeftOut, skipping
 from rlx.formats.common.source import Source
@@ -92,7 +93,7 @@ class ShardResult:
 def convert_shard(task: ShardTask, progress: Progress) -> ShardResult:
     """Write one shard of a source; everything about it is a function of the source's files."""
     dropped: Counter[str] = Counter()
-    blocks = _counted(task.source.blocks(task.shard, dropped), progress)
+    blocks = _counted(task.source.blocks(task.shard, dropped), progress, str(task.root or task.source.id))
     with skipping(task.skips) as left:
         record = write_shard(task.directory, task.name, task.format, blocks)
     origin: dict[str, Any] = {"source": task.source.id, "shard": task.shard}
@@ -114,10 +115,11 @@ def _recorded(path: Path, *_: int) -> FileRecord:
     return FileRecord.of(path)
 
 
-def _counted(blocks: Iterable[Block], progress: Progress) -> Iterator[Block]:
-    for block in blocks:
-        yield block
-        progress.advance("steps", block.steps)
+def _counted(blocks: Iterable[Block], progress: Progress, place: str) -> Iterator[Block]:
+    with disk_errors(place, "read"):  # those of whoever writes the blocks never come by here
+        for block in blocks:
+            yield block
+            progress.advance("steps", block.steps)
 
 
 def attempt(work: Callable[[ShardTask, Progress], ShardResult], task: ShardTask, progress: Progress) -> ShardResult:
@@ -131,12 +133,12 @@ def attempt(work: Callable[[ShardTask, Progress], ShardResult], task: ShardTask,
     for left in own.parent.glob(f"{glob.escape(task.directory.stem)}.*.*"):
         with suppress(FileNotFoundError):  # somebody else is sweeping
             # Renamed first, so that no process adds files during the removal.
-            shutil.rmtree(left.rename(left.with_suffix(".swept")))
+            remove(left.rename(left.with_suffix(".swept")))
     result = work(replace(task, directory=own), progress)
     try:
         own.rename(task.directory)
     except OSError as exc:
         if exc.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
             raise
-        shutil.rmtree(own)
+        remove(own)
     return result

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,9 +13,9 @@ from typing import Any
 from rlx import manifest
 from rlx.errors import DatasetError, DatasetExistsError, DatasetNotFoundError, IncompleteDatasetError, OptionError
 from rlx.files import lock
-from rlx.files.atomic import sync, sync_tree
-from rlx.files.beneath import check_entries, remove
+from rlx.files.beneath import check_entries, remove, try_remove
 from rlx.files.disk import check_case, disk_errors, is_there
+from rlx.files.durable import sync, sync_tree
 from rlx.files.urls import check_no_url
 from rlx.fork import released_here
 from rlx.home import home
@@ -174,7 +173,7 @@ def claimed(path: Path, *, overwrite: bool = False) -> Iterator[Claim]:
                 yield Claim(path, place)
         else:
             discard(path)
-            shutil.rmtree(path / SHARDS, ignore_errors=True)
+            remove(path / SHARDS)
             remove(path / JOURNAL)
             yield Claim(path, path)
 
@@ -251,7 +250,7 @@ def write_all(
         writer.commit_all(write(writer, names))
     except BaseException:
         for name in names:
-            shutil.rmtree(writer.partial(name), ignore_errors=True)
+            try_remove(writer.partial(name))
         raise
 
 
@@ -311,4 +310,4 @@ def _sweep(writer: DatasetWriter) -> None:
         if entry.is_dir() and entry.name not in listed:
             logger.info("removing %s, which an interrupted command left", entry)
             # Renamed first: a worker that outlives its killed writer for a moment could add a file meanwhile.
-            shutil.rmtree(entry.rename(entry.with_suffix(".swept")))
+            remove(entry.rename(entry.with_suffix(".swept")))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import CorruptDatasetError
-from rlx.files.disk import disk_errors
+from rlx.files.disk import disk_errors, written_file
 
 _RECORD, _DOCUMENT = struct.Struct("<QI"), struct.Struct("<I")
 _COLUMNS = ("lengths", "episodes", "from_reset", "final_recorded", "cut")
@@ -43,7 +43,7 @@ class Journal:
         self.steps = 0
         self._end = 0
         path.parent.mkdir(exist_ok=True)
-        self._file = path.open("wb", buffering=0)
+        self._file = written_file(path, is_buffered=False)
 
     def append(self, block: Block) -> None:
         """Add a block, all of it or, where the disk is full, nothing."""

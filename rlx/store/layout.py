@@ -25,11 +25,12 @@ from rlx.errors import (
     SourceNotFoundError,
 )
 from rlx.files import lock
-from rlx.files.atomic import PARTIAL, sync, sync_tree
-from rlx.files.beneath import check_entries, remove
+from rlx.files.atomic import PARTIAL
+from rlx.files.beneath import check_entries, remove, try_remove
 from rlx.files.checksum import FileStat
-from rlx.files.disk import is_there
+from rlx.files.disk import is_there, walk
 from rlx.files.disk_cache import DiskCache
+from rlx.files.durable import sync, sync_tree
 from rlx.files.location import Location, WritableLocation
 from rlx.files.opening import open_location
 from rlx.files.remote_files import DEFAULT_CACHE_BYTES, AnyPath, OnePath, RemoteFiles, RemotePath, small_files
@@ -157,7 +158,7 @@ def discard(path: Path) -> None:
     remove(swept)
     if is_there(path / NEW):
         # Renamed first: a worker that outlives its killed writer for a moment could add a file meanwhile.
-        shutil.rmtree((path / NEW).rename(swept))
+        remove((path / NEW).rename(swept))
 
 
 def abandon(path: Path) -> None:
@@ -230,7 +231,7 @@ def _name(path: Path, listed: Manifest) -> None:
     _keep(path / SHARDS, under_other_names)
     for record, renamed in zip(listed.shards, under_other_names.shards, strict=True):
         linked = path / SHARDS / f"{record.name}.partial"
-        shutil.copytree(path / SHARDS / renamed.name, linked, copy_function=_link)
+        _link_tree(path / SHARDS / renamed.name, linked)
         sync_tree(linked)
         linked.rename(path / SHARDS / record.name)
     sync(path / SHARDS)
@@ -239,11 +240,15 @@ def _name(path: Path, listed: Manifest) -> None:
     discard(path)
 
 
-def _link(file: str, name: str) -> None:
-    try:
-        os.link(file, name)
-    except OSError:  # a file system without hard links
-        shutil.copyfile(file, name)
+def _link_tree(directory: Path, copy: Path) -> None:
+    for folder, _, names in walk(directory):
+        made = copy / os.path.relpath(folder, directory)
+        made.mkdir()
+        for name in names:
+            try:
+                os.link(f"{folder}/{name}", made / name)
+            except OSError:  # a file system without hard links
+                shutil.copyfile(f"{folder}/{name}", made / name)
 
 
 def _keep(shards: Path, listed: Manifest) -> None:
@@ -252,7 +257,7 @@ def _keep(shards: Path, listed: Manifest) -> None:
         if entry.is_dir() and entry.name not in names:
             # Renamed first: NFS and FUSE keep directories whose files somebody reads, and others need the name.
             swept = entry if entry.suffix == ".swept" else entry.with_name(f"{entry.name}.{os.getpid()}.swept")
-            shutil.rmtree(entry.rename(swept), ignore_errors=True)
+            try_remove(entry.rename(swept))
 
 
 CLAIM = "rlx.json.pushing"

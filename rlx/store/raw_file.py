@@ -22,8 +22,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.errors import CorruptDatasetError, FileAccessError
-from rlx.files.disk import at_once, file_error, opened_file, reading
+from rlx.errors import CorruptDatasetError, DatasetError, FileAccessError
+from rlx.files.disk import at_once, file_error, opened_file, reading, written_file
 from rlx.files.remote_files import AnyPath, RemotePath, length_of, local, remote
 from rlx.schema import Field
 from rlx.store.array import ArrayReader, Rows
@@ -162,7 +162,7 @@ class RawFileWriter:
             return
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("wb")
+            self._file = written_file(self._path)
         self._file.write(np.ascontiguousarray(rows, self._dtype).data)
         self.rows += len(rows)
 
@@ -298,7 +298,7 @@ def read_small(path: AnyPath, max_bytes: int) -> bytes:
 def close_quietly(file: BinaryIO | None) -> None:
     """Close a file that will be deleted, without flushing its buffer to a full disk."""
     if file is not None:
-        with suppress(OSError):
+        with suppress(OSError, DatasetError):
             file.close()
 
 

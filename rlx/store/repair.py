@@ -9,8 +9,9 @@ from typing import Any
 from rlx import manifest
 from rlx.errors import CorruptDatasetError
 from rlx.files import lock
-from rlx.files.atomic import sync
 from rlx.files.beneath import beneath, remove
+from rlx.files.disk import disk_errors
+from rlx.files.durable import sync
 from rlx.home import locate
 from rlx.manifest import Manifest
 from rlx.progress import Progress
@@ -64,7 +65,7 @@ def repair(path: str | Path, *, delete: bool = False, progress: Progress | None 
     dataset = locate(path)
     if not (dataset / manifest.FILE_NAME).exists():
         Manifest.load(dataset)  # raises before a lock file is created where no dataset exists
-    with lock.writing(dataset):
+    with lock.writing(dataset), disk_errors(dataset):
         settle(dataset)
         try:
             listed = Manifest.load(dataset)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptDatasetError
+from rlx.files.disk import written_file
 from rlx.files.remote_files import AnyPath, RemotePath, local, remote
 from rlx.schema import Field
 from rlx.store.array import ArrayReader, Rows
@@ -68,7 +69,7 @@ class ShardFileWriter:
             return
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("wb")
+            self._file = written_file(self._path)
         chunks = raw.reshape(-1, self._chunk * self._row_bytes)
         if self._pool is None:
             self._put(self._codec.encode(chunks))

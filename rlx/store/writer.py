@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from rlx.block import Block, join
 from rlx.errors import CorruptDatasetError, SchemaMismatchError
-from rlx.files.atomic import sync_tree
+from rlx.files.beneath import remove, try_remove
 from rlx.files.disk import disk_errors
+from rlx.files.durable import sync_tree
 from rlx.manifest import FileRecord, ShardRecord
 from rlx.progress import Progress
 from rlx.schema import Field, Role, Schema
@@ -188,8 +189,7 @@ def sum_rewards(reward: NDArray[np.generic], length: NDArray[np.int64]) -> NDArr
 def write_shard(directory: Path, name: str, shards: ShardFormat, blocks: Iterable[Block]) -> ShardRecord:
     """Write all blocks as one shard into a new directory of its own."""
     with disk_errors(directory):
-        if directory.exists():
-            shutil.rmtree(directory)
+        remove(directory)
         directory.mkdir(parents=True)
         writer = ShardWriter(directory, shards)
         try:
@@ -198,7 +198,7 @@ def write_shard(directory: Path, name: str, shards: ShardFormat, blocks: Iterabl
             return writer.finish(name)
         except BaseException:
             writer.abandon()
-            shutil.rmtree(directory, ignore_errors=True)
+            try_remove(directory)
             raise
 
 
@@ -218,7 +218,7 @@ def link_shard(shard: Path, files: Mapping[str, FileRecord], directory: Path, pr
         files: what the manifest says of its files; every byte is held against that.
     """
     with disk_errors(directory):
-        shutil.rmtree(directory, ignore_errors=True)
+        remove(directory)
         directory.mkdir(parents=True)
         source, target = str(shard), str(directory)
         try:
@@ -228,7 +228,7 @@ def link_shard(shard: Path, files: Mapping[str, FileRecord], directory: Path, pr
                 _link_file(f"{source}/{name}", expected, f"{target}/{name}")
                 progress.advance("bytes", expected.bytes)
         except BaseException:
-            shutil.rmtree(directory, ignore_errors=True)
+            try_remove(directory)
             raise
 
 

@@ -38,6 +38,7 @@ from tests.pipeline.datasets import tree
         (["a", "A"], "a and A are one name"),
         (["info/x", "INFO"], "info and INFO are one name"),
         (["info/x", "info/X"], "info/x and info/X are one name"),
+        (["\u00e9t\u00e9", "e\u0301te\u0301"], "are one name"),  # NFC and NFD
     ],
 )
 def test_names_that_differ_in_case_only(

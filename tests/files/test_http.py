@@ -36,6 +36,7 @@ from rlx.errors import (
     CorruptShardError,
     DiskFullError,
     DownloadError,
+    FileAccessError,
     ForbiddenError,
     RlxError,
     SourceError,
@@ -617,7 +618,7 @@ def test_no_room(base: HttpFiles, server: GcsServer, small_disk: Path) -> None:
 
 def test_other_errors_of_the_disk_are_not_hidden(base: HttpFiles, here: Path) -> None:
     here.write_bytes(b"a file where the directory should be")
-    with pytest.raises(NotADirectoryError):
+    with pytest.raises(FileAccessError, match="not a directory"):
         base.fetch(NAME, here, Silent())
 
 

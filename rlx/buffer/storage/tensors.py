@@ -1,6 +1,7 @@
 """Steps in tensors: in memory, or in files that are mapped into it."""
 
 import os
+import re
 import shutil
 import tempfile
 import weakref
@@ -18,8 +19,10 @@ from rlx.buffer.protocol import Rows
 from rlx.buffer.storage.ring import RingStorage
 from rlx.buffer.storage.step_schema import leaves_of, schema_of, signed, text_leaves
 from rlx.errors import DatasetExistsError, DiskFullError, SamplingError, SchemaMismatchError
+from rlx.files.disk import disk_errors, file_error
 
 _SMALL = 4096  # bytes of a row up to which numpy picks rows faster than torch
+_SYSTEM_ERROR = re.compile(r"\((\d+)\)$")  # how torch ends what the operating system said
 _WRITES = "%writes.memmap"  # the number of steps ever written, by all processes; no key has this file
 
 
@@ -157,11 +160,12 @@ class LazyMemmapStorage(LazyTensorStorage):
         if self._directory is None:
             self._directory = FilePath(tempfile.mkdtemp(prefix="rlx-"))
             weakref.finalize(self, _remove, self._directory, os.getpid())
-        self._directory.mkdir(parents=True, exist_ok=True)
-        if not self._exists_ok and (found := sorted(self._directory.glob("*.memmap"))):
-            raise DatasetExistsError(f"{found[0]} exists", hint="give another scratch_dir, or existsok=True")
-        for file in [*map(self._file, self._schema), self._directory / _WRITES]:
-            file.unlink(missing_ok=True)
+        with disk_errors(self._directory):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            if not self._exists_ok and (found := sorted(self._directory.glob("*.memmap"))):
+                raise DatasetExistsError(f"{found[0]} exists", hint="give another scratch_dir, or existsok=True")
+            for file in [*map(self._file, self._schema), self._directory / _WRITES]:
+                file.unlink(missing_ok=True)
         needed, free = self._bytes(), shutil.disk_usage(self._directory).free
         if needed > free:
             raise DiskFullError(f"{self._directory} has {free:,} bytes left, expected {needed:,} for {self!r}")
@@ -196,12 +200,11 @@ class LazyMemmapStorage(LazyTensorStorage):
 
     def _map(self) -> None:
         assert self._directory is not None
-        self._writes = torch.from_file(str(self._directory / _WRITES), shared=True, size=1, dtype=torch.int64)
+        self._writes = _mapped(self._directory / _WRITES, 1, torch.int64)
         tensors = {}
         for path, (dtype, shape) in self._schema.items():
             count = self.max_size * int(np.prod(shape, dtype=np.int64))
-            mapped = torch.from_file(str(self._file(path)), shared=True, size=count, dtype=dtype)
-            tensors[path] = mapped.reshape(self.max_size, *shape)
+            tensors[path] = _mapped(self._file(path), count, dtype).reshape(self.max_size, *shape)
         self._hold(tensors)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -212,6 +215,15 @@ class LazyMemmapStorage(LazyTensorStorage):
         super().__setstate__(state)
         if self._schema:
             self._map()
+
+
+def _mapped(file: FilePath, count: int, dtype: torch.dtype) -> torch.Tensor:
+    try:
+        return torch.from_file(str(file), shared=True, size=count, dtype=dtype)
+    except RuntimeError as exc:
+        if (code := _SYSTEM_ERROR.search(str(exc))) is None:
+            raise
+        raise file_error(OSError(int(code[1]), os.strerror(int(code[1]))), file, "opened") from exc
 
 
 def _remove(directory: FilePath, process: int) -> None:
