@@ -23,6 +23,7 @@ from rlx.buffer.loader_position import LoaderPosition
 from rlx.buffer.loader_reading import Copies, LoaderSource, Part, Windows, joined, made_ahead
 from rlx.buffer.protocol import Rows
 from rlx.buffer.sampler.slice_starts import Pad, Weighting
+from rlx.buffer.sampler.trajectory_weights import TrajectoryDraws, TrajectoryWeights
 from rlx.buffer.transform.compose import Compose, Transform, applied, checked_keys, split
 from rlx.errors import OptionError, SamplingError
 from rlx.fork import ThisProcessOnly
@@ -66,6 +67,9 @@ class Loader(IterableDataset[TensorDictBase]):
             other transforms see these keys only.
         weights: share of each source in the samples; in proportion to their sizes by default. Sources are mixed at
             random; without replacement, a source starts over when it is exhausted.
+        trajectory_weights: a column of the trajectory tables, such as ``length``, or [N] weights; of several sources a
+            column, or a list with those of each, or None. With ``replacement``: trajectories of a source are drawn in
+            proportion to them, and all steps, or starts of slices, of one are equally likely.
         replacement: whether samples are drawn independently of each other. Slices may then start at any step.
         shuffle: whether each source is in random order. "blocks" reads a dataset at a URL with few requests: it
             shuffles blocks of consecutive steps, and single steps only within windows of several blocks.
@@ -111,6 +115,7 @@ class Loader(IterableDataset[TensorDictBase]):
         transform: Transform | None = None,
         keys: Sequence[NestedKey] | None = None,
         weights: Sequence[float] | None = None,
+        trajectory_weights: TrajectoryWeights | Sequence[TrajectoryWeights | None] | None = None,
         replacement: bool = False,
         shuffle: Shuffle = True,
         drop_last: bool = True,
@@ -151,14 +156,26 @@ class Loader(IterableDataset[TensorDictBase]):
         sources = cast("list[LoaderSource]", list(data) if isinstance(data, list | tuple) else [data])
         if not sources:
             raise OptionError("data: expected at least one dataset or buffer")
+        if trajectory_weights is not None and not replacement:
+            raise OptionError("trajectory_weights: expected replacement=True, as an epoch has every step once")
+        if trajectory_weights is not None and (stream or weighting is not None):
+            raise OptionError("trajectory_weights: expected neither stream nor weighting beside it")
+        by_trajectory: Any = [trajectory_weights] * len(sources)
+        if len(sources) > 1 and trajectory_weights is not None and not isinstance(trajectory_weights, str):
+            by_trajectory = trajectory_weights
+        if len(by_trajectory) != len(sources):
+            raise OptionError(f"trajectory_weights of {len(by_trajectory)} sources: expected those of {len(sources)}")
         slices_of: Callable[..., Elements] | None = None
         if stream:  # blocks are of consecutive steps only where trajectories are in order
             slices_of = partial(StreamElements, shuffle=shuffle is True, carry=carry)
-        elif slice_len is not None:
+        elif slice_len is not None or trajectory_weights is not None:  # then steps are slices of one
             slices_of = partial(SliceElements, shuffle=bool(shuffle), pad=pad, weighting=weighting)
         if slices_of is not None:
-            slices_of = partial(slices_of, steps=slice_len, seed=seed, replacement=replacement)
-        self._parts = [Part(source, around, slices_of, checked_keys(keys)) for source in sources]
+            slices_of = partial(slices_of, steps=length, seed=seed, replacement=replacement)
+        make = partial(Part, around=around, slices_of=slices_of, keys=checked_keys(keys), slice_len=slice_len)
+        self._parts = [
+            make(source, trajectory_weights=mine) for source, mine in zip(sources, by_trajectory, strict=True)
+        ]
         self._cutting = {"pad": pad, "weighting": weighting, "stream": stream, "carry": carry}
         self._slice_len, self._elements = slice_len, batch_size // length
         steps = min(part.window for part in self._parts) if window is None else window
@@ -172,6 +189,7 @@ class Loader(IterableDataset[TensorDictBase]):
             max(block // length, 1),
             window_elements,
             self._elements if carry else 0,
+            self._drawn_by_trajectory(),
         )
         self._at_once = batches_at_once(batch_size)
         self._drop_last, self._asked = drop_last, batches
@@ -192,10 +210,15 @@ class Loader(IterableDataset[TensorDictBase]):
         for part in self._parts:
             part.renew()
         counts = tuple(part.count for part in self._parts)
-        if counts != self._order.counts:
+        drawn = self._drawn_by_trajectory()
+        if (counts, _checksums(drawn)) != (self._order.counts, _checksums(self._order.by_trajectory)):
             self._position.forget_remainder()
-            self._order = replace(self._order, counts=counts)
+            self._order = replace(self._order, counts=counts, by_trajectory=drawn)
             self._batches = self._order.batches(self._elements, self._asked, self.world_size, drop_last=self._drop_last)
+
+    def _drawn_by_trajectory(self) -> tuple[TrajectoryDraws | None, ...] | None:
+        found = tuple(part.by_trajectory for part in self._parts)
+        return found if any(found) else None
 
     @property
     def epoch(self) -> int:
@@ -254,6 +277,7 @@ class Loader(IterableDataset[TensorDictBase]):
             "shuffle": order.shuffle,
             "replacement": order.replacement,
             "weights": None if order.weights is None else list(order.weights),
+            "trajectory_weights": _checksums(order.by_trajectory),
             **({"block": order.block, "window": order.window} if order.shuffle == "blocks" else {}),
         }
 
@@ -418,6 +442,10 @@ class Loader(IterableDataset[TensorDictBase]):
 @lru_cache(maxsize=64)
 def _planned(order: EpochOrder, epoch: int, start: int, stop: int) -> Rows:
     return order.elements(epoch, start, stop)
+
+
+def _checksums(draws: Sequence[TrajectoryDraws | None] | None) -> list[int | None]:
+    return [None if each is None else each.checksum for each in draws or ()]
 
 
 loader = Loader

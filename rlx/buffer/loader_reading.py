@@ -19,10 +19,11 @@ from tensordict import TensorDictBase
 from rlx.accelerator import available, present
 from rlx.buffer.batch import pinned, write_info
 from rlx.buffer.batched_draws import is_planned, planned
-from rlx.buffer.epoch_order import Elements, EpochOrder
+from rlx.buffer.epoch_order import Elements, EpochOrder, SliceElements
 from rlx.buffer.prefetch import Task
 from rlx.buffer.protocol import Keys, Rows, Storage
 from rlx.buffer.replay_buffer import ReplayBuffer
+from rlx.buffer.sampler.trajectory_weights import TrajectoryDraws, TrajectoryWeights, weights_of
 from rlx.buffer.storage.dataset import DatasetStorage, as_storage
 from rlx.buffer.storage.step_schema import leaves_of
 from rlx.buffer.transform.compose import chosen_marks, pick_steps, read_steps
@@ -46,7 +47,10 @@ class Part:
         around: Sequence[Any],
         slices_of: Callable[[Storage], Elements] | None,
         keys: Keys | None,
+        slice_len: int | None,
+        trajectory_weights: TrajectoryWeights | None = None,
     ) -> None:
+        self._weights, self._has_slices = trajectory_weights, slice_len is not None
         self._buffer = source if isinstance(source, ReplayBuffer) else None
         self._around, self._keys = around, keys
         if isinstance(source, ReplayBuffer):
@@ -72,6 +76,10 @@ class Part:
         self.slices = None if self._slices_of is None else self._slices_of(self.storage)
         self.count = len(self.storage) if self.slices is None else self.slices.count
         self.left_out = 0 if self.slices is None else self.slices.left_out
+        self.by_trajectory: TrajectoryDraws | None = None
+        if self._weights is not None:
+            assert isinstance(self.slices, SliceElements)
+            self.by_trajectory = self.slices.by_weights(weights_of(self.storage.index(), self._weights))
         self._generation = generation
 
     @cached_property
@@ -108,7 +116,10 @@ class Part:
 
     def _cut(self, elements: Rows, epoch: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
         """Return the rows of elements, [n] or [n, slice_len], and values to add to their steps."""
-        return (self.storage.row_at(elements), {}) if self.slices is None else self.slices.cut(elements, epoch)
+        if self.slices is None:
+            return self.storage.row_at(elements), {}
+        rows, marks = self.slices.cut(elements, epoch)
+        return (rows if self._has_slices else rows[:, 0]), marks  # steps of weighted trajectories are slices of one
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__ | {"_ahead": None}

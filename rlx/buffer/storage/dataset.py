@@ -198,10 +198,14 @@ class DatasetStorage(Storage):
 
 
 class DatasetTrajectoryIndex:
-    """Which steps of a dataset follow each other; a row is a step."""
+    """Which steps of a dataset follow each other; a row is a step.
+
+    Attributes:
+        table: the dataset's trajectories.
+    """
 
     def __init__(self, trajectories: Trajectories) -> None:
-        self.generation = first_generation()
+        self.generation, self.table = first_generation(), trajectories
         self._start, self._length = trajectories.start, trajectories.length
         self._from_reset = trajectories.from_reset
         self._steps = int(self._length.sum())
