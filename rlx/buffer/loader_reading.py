@@ -26,12 +26,13 @@ from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.sampler.trajectory_weights import TrajectoryDraws, TrajectoryWeights, weights_of
 from rlx.buffer.storage.dataset import DatasetStorage, as_storage
 from rlx.buffer.storage.step_schema import leaves_of
-from rlx.buffer.transform.compose import chosen_marks, pick_steps, read_steps
+from rlx.buffer.transform.compose import applied, chosen_marks, for_batch, pick_steps, read_steps
 from rlx.errors import OptionError, SchemaMismatchError, TransformError
 from rlx.fork import on_fork
 from rlx.store.dataset import Dataset, cast_hint
 from rlx.store.read_ahead import Held, ReadAhead
 from rlx.store.ted import PlannedBatches
+from rlx.transform.protocol import is_random
 
 LoaderSource: TypeAlias = Dataset | ReplayBuffer | Storage | str | os.PathLike[str]
 _AHEAD = 2  # windows that are fetched ahead of the one in use
@@ -56,6 +57,8 @@ class Part:
         if isinstance(source, ReplayBuffer):
             if around:
                 raise OptionError("transform: one that needs neighbours belongs to the buffer, not to its loader")
+            if source.transform.is_random:
+                raise OptionError("data: a transform that draws belongs to the loader, not to its buffer, to resume")
             self.storage: Storage = source.storage
         elif isinstance(source, str | os.PathLike) and not isinstance(source, Dataset):
             self.storage = DatasetStorage(source)
@@ -139,13 +142,19 @@ class Part:
         shaped = rows.reshape(*elements.shape, *rows.shape[1:])
         return planned(self.storage, self._around, shaped, marks, self._keys)
 
-    def read(self, elements: Rows, epoch: int) -> TensorDictBase:
-        """Return steps [n], or slices [n, slice_len]."""
+    def read(self, elements: Rows, epoch: int, number: int | None = None, places: Rows | None = None) -> TensorDictBase:
+        """Return steps [n], or slices [n, slice_len].
+
+        Args:
+            number: of the batch's random numbers, if transforms draw any.
+            places: [n, slice_len] where each step is in the batch of all ranks.
+        """
         rows, marks = self._cut(elements, epoch)
         if self._buffer is not None:
             steps: TensorDictBase = self._buffer.get(rows.reshape(-1), self._keys)
         else:
-            steps = read_steps(self.storage, self._around, self.storage.index, rows.reshape(-1), self._keys)
+            around = for_batch(self._around, number, None if places is None else places.reshape(-1))
+            steps = read_steps(self.storage, around, self.storage.index, rows.reshape(-1), self._keys)
         write_info(steps, marks if self._keys is None else chosen_marks(marks, self._keys))
         return steps if rows.ndim == 1 else steps.reshape(*rows.shape)
 
@@ -154,9 +163,36 @@ def _shown(kind: tuple[Any, Any] | None) -> str:
     return "missing" if kind is None else f"{kind[0]}{list(kind[1])}".removeprefix("torch.")
 
 
+def made_alike(parts: Sequence[TensorDictBase], transforms: Sequence[Any]) -> tuple[Sequence[TensorDictBase], int]:
+    """Return steps of several datasets after the transforms that make their keys, dtypes and shapes the same.
+
+    Also how many transforms those are; all that can be applied, if they do not help.
+
+    Raises:
+        TransformError: one changes the number of steps.
+    """
+    for done, transform in enumerate(transforms):
+        first, *others = (_kinds(part) for part in parts)
+        if is_random(transform) or all(kinds == first for kinds in others):
+            return parts, done
+        made = [applied([transform], part) for part in parts]
+        for before, after in zip(parts, made, strict=True):
+            if after.batch_size != before.batch_size:
+                raise TransformError(
+                    f"{transform!r} returned {list(after.batch_size)} for {list(before.batch_size)} steps of a source; "
+                    "expected as many, because sources are joined after it"
+                )
+        parts = made
+    return parts, len(transforms)
+
+
+def _kinds(part: TensorDictBase) -> dict[Any, tuple[Any, Any]]:
+    return {key: (leaf.dtype, leaf.shape[1:]) for key, leaf in leaves_of(part).items()}
+
+
 def joined(parts: Sequence[TensorDictBase], places: Rows, storages: Sequence[Storage]) -> TensorDictBase:
     """Return steps of several datasets as one, in another order; ``storages`` are theirs, for messages."""
-    kinds = [{key: (leaf.dtype, leaf.shape[1:]) for key, leaf in leaves_of(part).items()} for part in parts]
+    kinds = [_kinds(part) for part in parts]
     for kind, storage in zip(kinds[1:], storages[1:], strict=True):
         if differing := sorted(key for key in kind.keys() | kinds[0] if kind.get(key) != kinds[0].get(key)):
             key, datasets = differing[0], [one.dataset for one in storages if isinstance(one, DatasetStorage)]
