@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from rlx.buffer.transform import ChannelOrder as ChannelOrder
     from rlx.buffer.transform import Compose as Compose
     from rlx.buffer.transform import FrameStack as FrameStack
+    from rlx.buffer.transform import Goals as Goals
     from rlx.buffer.transform import NextAction as NextAction
     from rlx.buffer.transform import NStep as NStep
     from rlx.buffer.transform import RandomShift as RandomShift

@@ -6,6 +6,7 @@ Others, which datasets have too, are in ``rlx.transform``, with the protocols of
 
 from rlx.buffer.transform.batches import FrameStack, NStep, ReturnToGo, ToDevice, ToDtype
 from rlx.buffer.transform.compose import Compose, Inverted
+from rlx.buffer.transform.goals import Goals
 from rlx.buffer.transform.images import ChannelOrder, RandomShift
 from rlx.buffer.transform.trajectories import NextAction, Timestep, TrajectoryColumns
 from rlx.transform.scaling import RewardClip, RewardSign, ToFloat
@@ -14,6 +15,7 @@ __all__ = [
     "ChannelOrder",
     "Compose",
     "FrameStack",
+    "Goals",
     "Inverted",
     "NStep",
     "NextAction",

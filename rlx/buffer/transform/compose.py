@@ -33,6 +33,7 @@ from rlx.transform.protocol import (
 
 Transform = Callable[[TensorDictBase], TensorDictBase] | NeighbourTransform
 _MASK = ("collector", "mask")
+_FEW = 8  # rows that are read, to one that is known
 _ODD = 0x9E3779B97F4A7C15
 
 
@@ -76,7 +77,7 @@ class StoredSteps(_Reader):
             return self._storage.get(rows, keys)
         place = self._places(rows)
         known = np.flatnonzero(place >= 0)
-        if not len(known):
+        if len(known) * _FEW <= len(rows):  # to join a few with the others costs more than to read them again
             return self._storage.get(rows, keys)
         fresh = np.flatnonzero(place < 0)
         seen = pick_steps(self._batch.select(*keys), place[known])
