@@ -73,8 +73,8 @@ class Goals:
     reward_key: NestedKey = ("next", "reward")
     steps_key: NestedKey | None = None
     seed: int = field(default_factory=lambda: secrets.randbits(63))
-    _chance: BatchChance | None = field(default=None, repr=False)
-    _calls: list[int] = field(default_factory=lambda: [0], repr=False, compare=False)
+    _chance: BatchChance | None = field(default=None, init=False, repr=False)
+    _calls: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not (isinstance(self.keys, Mapping) and self.keys):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -44,8 +45,8 @@ class RandomShift(Pointwise):
     pad: int = 4
     keys: NestedKey | Sequence[NestedKey] = ("observation",)
     seed: int = field(default_factory=lambda: secrets.randbits(63))
-    _chance: BatchChance | None = field(default=None, repr=False)
-    _calls: list[int] = field(default_factory=lambda: [0], repr=False, compare=False)
+    _chance: BatchChance | None = field(default=None, init=False, repr=False)
+    _calls: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_whole("pad", self.pad, error=TransformError)
@@ -54,7 +55,9 @@ class RandomShift(Pointwise):
 
     def for_batch(self, chance: BatchChance) -> RandomShift:
         """Return the transform with the random numbers of one batch."""
-        return replace(self, _chance=chance)
+        drawn = copy(self)  # checked already
+        object.__setattr__(drawn, "_chance", chance)
+        return drawn
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
         """Return the batch with its images shifted; called by itself, by the next numbers of the transform."""
