@@ -87,8 +87,9 @@ def preprocess(
       rlx preprocess Pong/5 mine --fn change.py:change --dry-run
 
     Transforms: resize, crop, grayscale, to_float, normalize, clip_reward, sign_reward, scale_reward, frame_skip,
-    n_step, return_to_go, select, exclude, rename, cat_tensors, relabel; filter and subsample select trajectories. A
-    function takes steps as a TensorDict and returns the new ones. The result does not depend on the number of workers.
+    n_step, return_to_go, select, exclude, rename, cat_tensors, relabel; filter, subsample and trajectories select
+    trajectories. A function takes steps as a TensorDict and returns the new ones. The result does not depend on the
+    number of workers.
     """
     output: Output = ctx.obj
     if not source and not transform and not fn:

@@ -55,14 +55,24 @@ class Dataset(stored.Dataset):
         True
     """
 
-    _filters: tuple[str, ...] = ()
-
     @property
     def _directory(self) -> Path:
-        """The directory of the files; of a filtered dataset, the whole dataset's."""
+        """The directory of the files; of a selection, the whole dataset's."""
         return self.path
 
-    def filter(self, expression: str) -> "FilteredDataset":
+    @property
+    def _transforms(self) -> tuple[str, ...]:
+        """Transforms that make a selection of the whole dataset."""
+        return ()
+
+    @property
+    def _shards_of_trajectories(self) -> NDArray[np.int64]:
+        """[N] the number in the name of each trajectory's shard."""
+        from rlx.transform.selections import shards  # most datasets are only read
+
+        return shards(self)
+
+    def filter(self, expression: str) -> "SelectedDataset":
         """Return the dataset restricted to the trajectories for which a condition holds; nothing is copied.
 
         ``preprocess`` writes it; that is ``rlx preprocess --transform filter:EXPRESSION``.
@@ -79,7 +89,56 @@ class Dataset(stored.Dataset):
             >>> bool((long.trajectories.length > 20).all())
             True
         """
-        return FilteredDataset(self, (expression,))
+        from rlx.transform.selections import Filter  # most datasets are only read
+
+        kept = Filter(expression).keeps(self.trajectories, self._shards_of_trajectories)
+        return SelectedDataset(self, np.flatnonzero(kept), (expression,))
+
+    def select(self, trajectories: Any) -> "SelectedDataset":
+        """Return the dataset of these trajectories, in the order given; nothing is copied.
+
+        ``preprocess`` writes them in storage order.
+
+        Args:
+            trajectories: numbers of trajectories (list, numpy or torch; negative ones count from the end), a boolean
+                mask, or a slice. A number may be given several times: its steps are then read as those of several
+                trajectories.
+
+        Raises:
+            IndexError: the dataset has no such trajectory, or these are not numbers of trajectories.
+
+        Example:
+            >>> dataset = rlx.open("cartpole")
+            >>> some = dataset.select([5, 2])
+            >>> bool((some.trajectory(0)["observation"] == dataset.trajectory(5)["observation"]).all())
+            True
+        """
+        kept = stored.normalize(trajectories, len(self.trajectories), "trajectory")
+        return SelectedDataset(self, kept, None)
+
+    def top(self, amount: float, by: Any = "return") -> "SelectedDataset":
+        """Return the dataset of the trajectories with the largest values, the largest first; nothing is copied.
+
+        Of equal values, those stored earlier come first, so the number of trajectories is exact. NaN comes last.
+
+        Args:
+            amount: how many, a whole number of at least 1; or as a ``float`` the fraction of the trajectories, above 0
+                and up to 1: rounded down, but at least one.
+            by: a column of the trajectory table, such as ``length``, or [N] the values.
+
+        Raises:
+            OptionError: ``amount`` is out of range, or ``by`` is neither a column nor a number for each trajectory.
+
+        Example:
+            >>> dataset = rlx.open("cartpole")
+            >>> dataset.top(3).trajectories.returns.min() >= dataset.trajectories.returns.mean()
+            np.True_
+            >>> len(dataset.top(0.1).trajectories) == len(dataset.trajectories) // 10
+            True
+        """
+        from rlx.transform.selections import largest  # most datasets are only read
+
+        return self.select(largest(self.trajectories, amount, by))
 
     def split(
         self,
@@ -142,7 +201,7 @@ class Dataset(stored.Dataset):
         preprocess(
             self._directory,
             destination,
-            transform=[*(f"filter:{text}" for text in self._filters), *listed(transform)],
+            transform=[*self._transforms, *listed(transform)],
             fn=fn,
             per=per,
             chunk_size=chunk_size,
@@ -220,57 +279,72 @@ class Dataset(stored.Dataset):
         )
 
 
-class FilteredDataset(Dataset):
-    """The trajectories of a dataset for which conditions hold; steps and trajectories are numbered among them.
+class SelectedDataset(Dataset):
+    """Some trajectories of a dataset, in the order of their selection; steps and trajectories are numbered anew.
 
     The manifest is that of the whole dataset. ``path`` raises DatasetError, and so do the methods that need files;
     ``preprocess`` writes the dataset first.
 
     Args:
-        whole: the dataset.
-        filters: the conditions; each applies to the trajectories that pass the earlier ones.
-
-    Raises:
-        TransformError: a condition does not parse.
+        selected: the dataset that they are selected from; it may be a selection itself.
+        kept: [n] numbers of the trajectories there.
+        filters: the condition that they were selected by; None without one.
     """
 
-    def __init__(self, whole: Dataset, filters: tuple[str, ...]) -> None:
-        from rlx.transform.selections import Filter, chosen  # most datasets are only read
+    _whole: Dataset
+    _kept: NDArray[np.int64]
+    _filters: tuple[str, ...] | None
 
-        kept = chosen(whole, [Filter(text) for text in filters])
+    def __init__(self, selected: Dataset, kept: NDArray[np.int64], filters: tuple[str, ...] | None) -> None:
+        whole = selected
+        if isinstance(selected, SelectedDataset):
+            whole, kept = selected._whole, selected._kept[kept]
+            filters = None if filters is None or selected._filters is None else (*selected._filters, *filters)
         self.__dict__.update(
             {name: value for name, value in whole.__dict__.items() if name not in ("steps", "first_trajectories")}
         )
-        self._whole, self._filters, self._kept = whole, filters, kept
+        self._whole, self._kept, self._filters = whole, kept, filters
         self.steps = SelectedSteps(whole.steps, kept)
-        self.first_trajectories = np.searchsorted(kept, whole.first_trajectories)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self._whole, self._filters)
+        return type(self), (self._whole, self._kept, self._filters)
 
     def __len__(self) -> int:
         return int(self.trajectories.length.sum())
 
     def __repr__(self) -> str:
+        if self._filters is None:
+            return f"{self._whole!r}.select(<{len(self._kept):,} trajectories>)"
         return f"{self._whole!r}.filter({' and '.join(f'({text})' for text in self._filters)!r})"
 
     def __fspath__(self) -> str:
         return str(self.path)
 
     @property
+    def _directory(self) -> Path:
+        return self._whole.path
+
+    @property
+    def _transforms(self) -> tuple[str, ...]:
+        from rlx.transform.selections import numbered  # most datasets are only read
+
+        if self._filters is not None:
+            return tuple(f"filter:{text}" for text in self._filters)
+        return (f"trajectories:{numbered(self._kept)}",)
+
+    @property
+    def _shards_of_trajectories(self) -> NDArray[np.int64]:
+        return self._whole._shards_of_trajectories[self._kept]
+
+    @property
     def path(self) -> Path:
         """Raise DatasetError: the files are those of the whole dataset."""
         _ = self._whole.path  # of one at a URL, this error says to pull it first
-        transforms = [word for text in self._filters for word in ("--transform", f"filter:{text}")]
-        raise DatasetError(
-            f"{self!r} is not on disk: expected a dataset without a filter",
-            hint="write it first: dataset.preprocess('NEW'), or "
-            + command("rlx", "preprocess", self.where, "NEW", *transforms),
-        )
-
-    @property
-    def _directory(self) -> Path:
-        return self._whole.path
+        written = "write it first: dataset.preprocess('NEW')"
+        if self._filters is not None:
+            transforms = [word for text in self._transforms for word in ("--transform", text)]
+            written += ", or " + command("rlx", "preprocess", self.where, "NEW", *transforms)
+        raise DatasetError(f"{self!r} is not on disk: expected a whole dataset", hint=written)
 
     @property
     def stats(self) -> dict[str, Any]:
@@ -280,23 +354,25 @@ class FilteredDataset(Dataset):
     @cached_property
     def _record(self) -> ShardRecord:
         statistics = statistics_of(self.blocks(), self.trajectories, self.schema)
-        return ShardRecord("filtered", len(self), len(self.trajectories), {}, statistics)
+        return ShardRecord("selected", len(self), len(self.trajectories), {}, statistics)
+
+    @property
+    def first_trajectories(self) -> NDArray[np.int64]:
+        """Raise DatasetError: the trajectories may be those of any shards, in any order."""
+        raise DatasetError(f"{self!r} has no shards of its own", hint="write it first: dataset.preprocess('NEW')")
 
     def blocks(self, max_steps: int = 4096, *, trajectories: NDArray[np.int64] | None = None) -> Iterator[Block]:
-        """Yield the steps in storage order, in blocks of at most ``max_steps``; verifies each shard first.
+        """Yield the steps in their order, in blocks of at most ``max_steps``; verifies each shard first.
 
         Args:
-            trajectories: [n] numbers of those to read, ascending; all by default.
+            trajectories: [n] numbers of those to read, in this order; all by default.
 
         Raises:
             CorruptDatasetError: a shard is damaged.
         """
         kept = self._kept if trajectories is None else self._kept[trajectories]
-        yield from self._whole.blocks(max_steps, trajectories=kept)
-
-    def filter(self, expression: str) -> "FilteredDataset":
-        """Return the dataset restricted by another condition, too."""
-        return FilteredDataset(self._whole, (*self._filters, expression))
+        for ascending in np.split(kept, np.flatnonzero(np.diff(kept) <= 0) + 1):
+            yield from self._whole.blocks(max_steps, trajectories=ascending)
 
 
 def open(

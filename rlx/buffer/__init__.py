@@ -56,16 +56,22 @@ if TYPE_CHECKING:
         TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer,
     )
     from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer as TensorDictReplayBuffer
+    from rlx.buffer.transform import ChannelOrder as ChannelOrder
     from rlx.buffer.transform import Compose as Compose
     from rlx.buffer.transform import FrameStack as FrameStack
+    from rlx.buffer.transform import Goals as Goals
+    from rlx.buffer.transform import NextAction as NextAction
     from rlx.buffer.transform import Normalize as Normalize
     from rlx.buffer.transform import NStep as NStep
+    from rlx.buffer.transform import RandomShift as RandomShift
     from rlx.buffer.transform import ReturnToGo as ReturnToGo
     from rlx.buffer.transform import RewardClip as RewardClip
     from rlx.buffer.transform import RewardSign as RewardSign
+    from rlx.buffer.transform import Timestep as Timestep
     from rlx.buffer.transform import ToDevice as ToDevice
     from rlx.buffer.transform import ToDtype as ToDtype
     from rlx.buffer.transform import ToFloat as ToFloat
+    from rlx.buffer.transform import TrajectoryColumns as TrajectoryColumns
     from rlx.buffer.writer import ImmutableDatasetWriter as ImmutableDatasetWriter
     from rlx.buffer.writer import RoundRobinWriter as RoundRobinWriter
     from rlx.buffer.writer import TensorDictMaxValueWriter as TensorDictMaxValueWriter

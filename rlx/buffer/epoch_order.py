@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rlx.buffer.protocol import Rows, Storage
 from rlx.buffer.sampler.draws import permute, stream
 from rlx.buffer.sampler.slice_starts import MASK, Pad, Weighting, contexts
+from rlx.buffer.sampler.trajectory_weights import TrajectoryDraws
 from rlx.errors import OptionError, SamplingError, SliceTooLongError
 
 Shuffle = bool | Literal["blocks"]
@@ -39,6 +40,7 @@ class EpochOrder:
             elements only within windows of several blocks.
         weights: share of each dataset in the samples; in proportion to its elements by default.
         lanes: elements per batch, each of which is followed by the next element in the next batch; 0: none are.
+        by_trajectory: draws of the elements of each dataset by weights of its trajectories, with replacement.
     """
 
     counts: tuple[int, ...]
@@ -49,6 +51,7 @@ class EpochOrder:
     block: int = 256
     window: int = 16_384
     lanes: int = 0
+    by_trajectory: tuple[TrajectoryDraws | None, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.total:
@@ -129,14 +132,30 @@ class EpochOrder:
         drawn = []
         for number in range(first, -(-stop // _AT_ONCE)):
             rng = stream(self.seed, _DRAWS, epoch, number)
+            counts = np.array(self.counts)
             if self.weights is None:
-                drawn.append(rng.integers(self.total, size=_AT_ONCE))
+                elements = rng.integers(self.total, size=_AT_ONCE)
+                if self.by_trajectory is None:
+                    drawn.append(elements)
+                    continue
+                part, _ = self.located(elements)
             else:
-                counts = np.array(self.counts)
                 part = np.cumsum(_shares(self.weights)).searchsorted(rng.random(_AT_ONCE), side="right")
                 part = np.minimum(part, len(counts) - 1)
-                drawn.append((np.cumsum(counts) - counts)[part] + rng.integers(counts[part]))
+            within = rng.integers(counts[part]) if self.by_trajectory is None else self._by_trajectory(rng, part)
+            drawn.append((np.cumsum(counts) - counts)[part] + within)
         return np.concatenate(drawn)[start - first * _AT_ONCE :][: stop - start]
+
+    def _by_trajectory(self, rng: np.random.Generator, part: Rows) -> Rows:
+        """Return [n] an element of each dataset, drawn by weights of its trajectories."""
+        assert self.by_trajectory is not None
+        chances, places = rng.random((2, len(part)))
+        elements = np.empty_like(part)
+        for number in np.unique(part).tolist():
+            at = part == number
+            draws, count = self.by_trajectory[number], self.counts[number]
+            elements[at] = places[at] * count if draws is None else draws.elements(chances[at], places[at])
+        return elements
 
     def _weighted(self, epoch: int, samples: Rows) -> Rows:
         """Return elements without replacement: no element of a dataset comes again before all of its others did."""
@@ -260,7 +279,7 @@ class SliceElements:
         self.left_out = int((~fits).sum())
         self._index, self._steps, self._seed, self._pad = index, steps, seed, pad
         self._shuffle = shuffle and not replacement
-        self._first = first[fits]
+        self._first, self._fits = first[fits], fits
         starts = length[fits] - shortest + 1
         self._stride = 1 if replacement or pad or weighting else steps
         per_trajectory = np.ones_like(starts) if weighting == "trajectory" else (starts - 1) // self._stride + 1
@@ -268,6 +287,10 @@ class SliceElements:
         self._ends = np.cumsum(per_trajectory)
         self._begins = self._ends - per_trajectory
         self.count = int(self._ends[-1]) if len(self._ends) else 0
+
+    def by_weights(self, weights: NDArray[np.float64]) -> TrajectoryDraws:
+        """Return draws of the elements by weights [N] of all trajectories."""
+        return TrajectoryDraws(weights[self._fits], self._ends - self._begins)
 
     def cut(self, elements: Rows, epoch: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
         """Return [n, steps] the rows of slices, and values to add to their steps, by TED key, each [n * steps]."""

@@ -15,15 +15,16 @@ from rlx.buffer.protocol import Rows, TrajectoryIndex
 from rlx.buffer.replay_buffer import BufferOptions
 from rlx.buffer.sampler.draws import Draws
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
-from rlx.buffer.transform.compose import Compose, Transform, split
+from rlx.buffer.transform.compose import Compose, Transform, reader, split
+from rlx.buffer.transform.goals import Goals, RewardFunction, rewarded
 from rlx.errors import SamplingError, SchemaMismatchError
 from rlx.numbers import check_real
 from rlx.transform.multi_step import NStep, ReturnToGo
 from rlx.transform.protocol import as_path, needs_neighbours
 
-RewardFunction = Callable[[TensorDictBase], torch.Tensor]
 # Position of a step's goal between its first and last candidate, 0 to 1; NaN if the stored goal is kept.
 _PLACES = ("hindsight", "places")
+_ROUNDING = 1e-9  # of a sum of shares
 
 
 class HindsightStrategy(StrEnum):
@@ -56,9 +57,13 @@ class HERReplayBuffer(TensorDictReplayBuffer):
     Args:
         reward_fn: returns rewards [n] or [n, 1] of steps [n] with their new goals.
         her_ratio: fraction of every batch that gets a new goal, rounded down to whole steps.
-        strategy: which steps goals are taken from.
-        goal_key: the desired goal; also set under ``next`` if it is stored there.
-        achieved_goal_key: the achieved goal, of the same shape.
+        strategy: which steps goals are taken from; or a mixture, the shares of ``current``, ``geometric``, ``uniform``
+            and ``random`` goals of ``rlx.buffer.Goals``, with a sum of 1. Each step is then relabelled with a chance of
+            ``her_ratio``.
+        discount: of the ``geometric`` goals of a mixture.
+        goal_key: the desired goal, or a list of several; also set under ``next`` if it is stored there.
+        achieved_goal_key: the achieved goal, of the same shape, or a list with that of each desired goal. If stacked by
+            ``FrameStack``, the new goals are stacks.
         reward_key: where the new reward is written.
         end_key: flag of an episode's last step; by default, trajectory ids separate episodes if they are stored,
             otherwise ("next", "done").
@@ -95,9 +100,10 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         reward_fn: RewardFunction,
         *,
         her_ratio: float = 0.8,
-        strategy: HindsightStrategy | str = HindsightStrategy.FUTURE,
-        goal_key: NestedKey = "desired_goal",
-        achieved_goal_key: NestedKey = "achieved_goal",
+        strategy: HindsightStrategy | str | Mapping[str, float] = HindsightStrategy.FUTURE,
+        discount: float = 0.99,
+        goal_key: NestedKey | list[NestedKey] = "desired_goal",
+        achieved_goal_key: NestedKey | list[NestedKey] = "achieved_goal",
         reward_key: NestedKey = ("next", "reward"),
         end_key: NestedKey | None = None,
         seed: int | None = None,
@@ -109,11 +115,39 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         _check([] if transform is None else Compose(transform).transforms)
         self.reward_fn = reward_fn
         self.her_ratio = her_ratio
-        self.strategy = HindsightStrategy(strategy)
         self.goal_key, self.achieved_goal_key, self.reward_key = goal_key, achieved_goal_key, reward_key
         self.end_key = end_key
         self._goal_draws = Draws(seed, None)
+        goals = goal_key if isinstance(goal_key, list) else [goal_key]
+        achieved = achieved_goal_key if isinstance(achieved_goal_key, list) else [achieved_goal_key]
+        if len(goals) != len(achieved) or not goals:
+            raise ValueError(f"{len(goals)} goal_key, {len(achieved)} achieved_goal_key: expected one for each goal")
+        self._goal_keys = dict(zip(goals, achieved, strict=True))
+        self.strategy: HindsightStrategy | Mapping[str, float]
+        if isinstance(strategy, Mapping):
+            self.strategy = dict(strategy)
+            mixture = self._mixture(discount, check_real("her_ratio", her_ratio, 0, 1))
+            before, rest = split([] if transform is None else Compose(transform).transforms)
+            options["transform"] = Compose(*before, mixture, *rest)
+        else:
+            self.strategy = HindsightStrategy(strategy)
         super().__init__(priority_key=priority_key, **options)
+
+    def _mixture(self, discount: float, ratio: float) -> Goals:
+        assert isinstance(self.strategy, Mapping)
+        if unknown := sorted({*self.strategy} - {"current", "geometric", "uniform", "random"}):
+            raise ValueError(f"strategy {unknown[0]!r} in a mixture: expected current, geometric, uniform or random")
+        if abs(sum(self.strategy.values()) - 1) > _ROUNDING:
+            raise ValueError(f"strategy {self.strategy}: expected shares with a sum of 1")
+        shares: dict[str, Any] = {name: share * ratio for name, share in self.strategy.items()}
+        return Goals(
+            self._goal_keys,
+            **shares,
+            discount=discount,
+            reward_fn=self.reward_fn,
+            reward_key=self.reward_key,
+            seed=self._goal_draws.seed,
+        )
 
     def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Self:
         """Add a transform before the index-th; with ``invert`` its two directions are swapped. Returns the buffer.
@@ -128,7 +162,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         if self._sampler.draws_slices:
             raise SamplingError(f"hindsight relabels single steps: expected a sampler of steps, found {self._sampler}")
         draw = super()._draw(size)
-        if _PLACES in draw.info:
+        if _PLACES in draw.info or isinstance(self.strategy, Mapping):
             return draw  # a restored buffer drew it
         with self._sampler_lock:
             rng = self._goal_draws.next()
@@ -144,20 +178,25 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         return False
 
     def _gather(self, draw: Draw) -> TensorDictBase:
-        steps: TensorDictBase = super()._gather(draw)
-        changed = np.flatnonzero(~np.isnan(draw.info[_PLACES]))
-        if len(changed):
-            self._relabel(steps, changed, self._goals(draw.rows[changed], draw.info[_PLACES][changed]))
-        return steps
-
-    def _goals(self, rows: Rows, places: NDArray[np.float64]) -> torch.Tensor:
-        for key in (self.goal_key, self.achieved_goal_key, self.reward_key):
+        for key in (*self._goal_keys, *self._goal_keys.values(), self.reward_key):
             if not self._storage.has(key):
                 raise SamplingError(f"{'/'.join(as_path(key))!r} is not stored: hindsight needs goals and rewards")
-        led_to = ("next", *as_path(self.achieved_goal_key))
-        source = led_to if self._storage.has(led_to) else self.achieved_goal_key
-        goals: torch.Tensor = self._storage.get(self._goal_rows(rows, places), [source]).get(source)
-        return goals
+        steps: TensorDictBase = super()._gather(draw)
+        if isinstance(self.strategy, Mapping):
+            return steps
+        is_new = ~np.isnan(draw.info[_PLACES])
+        if is_new.any():
+            rows = self._goal_rows(draw.rows[is_new], draw.info[_PLACES][is_new])
+            around, _ = split(self._transform.transforms)
+            for goal, achieved in self._goal_keys.items():
+                led_to = ("next", *as_path(achieved))
+                source = led_to if self._storage.has(led_to) else achieved
+                goals = self._storage.get(rows, [source]).get(source)
+                if around and goals.shape[1:] != steps.get(goal).shape[1:]:  # a stack is expected
+                    goals = reader(self._storage, around, self._index).pick(rows, [source]).get(source)
+                self._relabel(steps, goal, np.flatnonzero(is_new), goals)
+            rewarded(steps, self.reward_fn, self.reward_key, is_new)
+        return steps
 
     def _goal_rows(self, rows: Rows, places: NDArray[np.float64]) -> Rows:
         if self.strategy is HindsightStrategy.RANDOM:
@@ -171,10 +210,9 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         elapsed = index.elapsed(rows)
         return _moved(index, rows, _scaled(places, elapsed + remaining) - elapsed)
 
-    def _relabel(self, steps: TensorDictBase, changed: Rows, goals: torch.Tensor) -> None:
+    def _relabel(self, steps: TensorDictBase, goal: NestedKey, changed: Rows, goals: torch.Tensor) -> None:
         at = torch.from_numpy(changed).to(goals.device)
-        under_next = ("next", *as_path(self.goal_key))
-        for key in (self.goal_key, under_next):
+        for key in (goal, ("next", *as_path(goal))):
             old = steps.get(key, None)
             if old is None:
                 continue
@@ -183,11 +221,6 @@ class HERReplayBuffer(TensorDictReplayBuffer):
                     f"goals are {list(old.shape[1:])}, achieved goals are {list(goals.shape[1:])}: expected one shape"
                 )
             steps.set(key, old.index_copy(0, at, goals.to(old.dtype)))
-        stored = steps.get(self.reward_key)
-        rewards = self.reward_fn(steps[at])
-        if rewards.numel() != stored[at].numel():
-            raise SchemaMismatchError(f"reward_fn gave {list(rewards.shape)}: expected {list(stored[at].shape)}")
-        steps.set(self.reward_key, stored.index_copy(0, at, rewards.reshape(stored[at].shape).to(stored.dtype)))
 
     @property
     def _reads_around(self) -> bool:

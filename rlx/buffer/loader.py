@@ -17,13 +17,14 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from rlx.accelerator import device_named
 from rlx.buffer.batched_draws import batches_at_once
-from rlx.buffer.epoch_order import Elements, EpochOrder, Shuffle, SliceElements
+from rlx.buffer.epoch_order import Elements, EpochOrder, Shuffle, SliceElements, derived
 from rlx.buffer.epoch_streams import StreamElements
 from rlx.buffer.loader_position import LoaderPosition
-from rlx.buffer.loader_reading import Copies, LoaderSource, Part, Windows, joined, made_ahead
+from rlx.buffer.loader_reading import Copies, LoaderSource, Part, Windows, joined, made_ahead, made_alike
 from rlx.buffer.protocol import Rows
 from rlx.buffer.sampler.slice_starts import Pad, Weighting
-from rlx.buffer.transform.compose import Compose, Transform, applied, checked_keys, split
+from rlx.buffer.sampler.trajectory_weights import TrajectoryDraws, TrajectoryWeights
+from rlx.buffer.transform.compose import Compose, Transform, applied, checked_keys, for_batch, split
 from rlx.errors import OptionError, SamplingError
 from rlx.fork import ThisProcessOnly
 from rlx.numbers import check_real, check_whole
@@ -44,6 +45,7 @@ class Loader(IterableDataset[TensorDictBase]):
     Args:
         data: a dataset, its path, id or URL, a ``ReplayBuffer`` (its transforms are applied, its sampler is not used),
             or a list of them. Batches of several have ``("collector", "dataset")``, the number of each step's source.
+            If their keys, dtypes or shapes differ, transforms are applied to the steps of each source until they agree.
         batch_size: steps per batch, over all ranks.
         slice_len: steps per slice; batches are then [slices, slice_len]. Every epoch cuts each trajectory into slices
             from another offset; trajectories shorter than a slice are left out, and counted in ``left_out``.
@@ -66,6 +68,9 @@ class Loader(IterableDataset[TensorDictBase]):
             other transforms see these keys only.
         weights: share of each source in the samples; in proportion to their sizes by default. Sources are mixed at
             random; without replacement, a source starts over when it is exhausted.
+        trajectory_weights: a column of the trajectory tables, such as ``length``, or [N] weights; of several sources a
+            column, or a list with those of each, or None. With ``replacement``: trajectories of a source are drawn in
+            proportion to them, and all steps, or starts of slices, of one are equally likely.
         replacement: whether samples are drawn independently of each other. Slices may then start at any step.
         shuffle: whether each source is in random order. "blocks" reads a dataset at a URL with few requests: it
             shuffles blocks of consecutive steps, and single steps only within windows of several blocks.
@@ -111,6 +116,7 @@ class Loader(IterableDataset[TensorDictBase]):
         transform: Transform | None = None,
         keys: Sequence[NestedKey] | None = None,
         weights: Sequence[float] | None = None,
+        trajectory_weights: TrajectoryWeights | Sequence[TrajectoryWeights | None] | None = None,
         replacement: bool = False,
         shuffle: Shuffle = True,
         drop_last: bool = True,
@@ -146,19 +152,32 @@ class Loader(IterableDataset[TensorDictBase]):
         _check_cutting(slice_len, pad, weighting, replacement=replacement, stream=stream, carry=carry)
         if carry and (replacement or weights is not None or shuffle == "blocks" or not drop_last):
             raise OptionError("carry excludes replacement, weights, shuffle='blocks' and drop_last=False")
-        transforms = [] if transform is None else Compose(transform).transforms
-        around, self._transforms = split(transforms)
+        composed = Compose() if transform is None else Compose(transform)
+        around, self._transforms = split(composed.transforms)
+        self._is_random, self._around = composed.is_random, len(around)
         sources = cast("list[LoaderSource]", list(data) if isinstance(data, list | tuple) else [data])
         if not sources:
             raise OptionError("data: expected at least one dataset or buffer")
+        if trajectory_weights is not None and not replacement:
+            raise OptionError("trajectory_weights: expected replacement=True, as an epoch has every step once")
+        if trajectory_weights is not None and (stream or weighting is not None):
+            raise OptionError("trajectory_weights: expected neither stream nor weighting beside it")
+        by_trajectory: Any = [trajectory_weights] * len(sources)
+        if len(sources) > 1 and trajectory_weights is not None and not isinstance(trajectory_weights, str):
+            by_trajectory = trajectory_weights
+        if len(by_trajectory) != len(sources):
+            raise OptionError(f"trajectory_weights of {len(by_trajectory)} sources: expected those of {len(sources)}")
         slices_of: Callable[..., Elements] | None = None
         if stream:  # blocks are of consecutive steps only where trajectories are in order
             slices_of = partial(StreamElements, shuffle=shuffle is True, carry=carry)
-        elif slice_len is not None:
+        elif slice_len is not None or trajectory_weights is not None:  # then steps are slices of one
             slices_of = partial(SliceElements, shuffle=bool(shuffle), pad=pad, weighting=weighting)
         if slices_of is not None:
-            slices_of = partial(slices_of, steps=slice_len, seed=seed, replacement=replacement)
-        self._parts = [Part(source, around, slices_of, checked_keys(keys)) for source in sources]
+            slices_of = partial(slices_of, steps=length, seed=seed, replacement=replacement)
+        make = partial(Part, around=around, slices_of=slices_of, keys=checked_keys(keys), slice_len=slice_len)
+        self._parts = [
+            make(source, trajectory_weights=mine) for source, mine in zip(sources, by_trajectory, strict=True)
+        ]
         self._cutting = {"pad": pad, "weighting": weighting, "stream": stream, "carry": carry}
         self._slice_len, self._elements = slice_len, batch_size // length
         steps = min(part.window for part in self._parts) if window is None else window
@@ -172,6 +191,7 @@ class Loader(IterableDataset[TensorDictBase]):
             max(block // length, 1),
             window_elements,
             self._elements if carry else 0,
+            self._drawn_by_trajectory(),
         )
         self._at_once = batches_at_once(batch_size)
         self._drop_last, self._asked = drop_last, batches
@@ -192,10 +212,15 @@ class Loader(IterableDataset[TensorDictBase]):
         for part in self._parts:
             part.renew()
         counts = tuple(part.count for part in self._parts)
-        if counts != self._order.counts:
+        drawn = self._drawn_by_trajectory()
+        if (counts, _checksums(drawn)) != (self._order.counts, _checksums(self._order.by_trajectory)):
             self._position.forget_remainder()
-            self._order = replace(self._order, counts=counts)
+            self._order = replace(self._order, counts=counts, by_trajectory=drawn)
             self._batches = self._order.batches(self._elements, self._asked, self.world_size, drop_last=self._drop_last)
+
+    def _drawn_by_trajectory(self) -> tuple[TrajectoryDraws | None, ...] | None:
+        found = tuple(part.by_trajectory for part in self._parts)
+        return found if any(found) else None
 
     @property
     def epoch(self) -> int:
@@ -254,6 +279,7 @@ class Loader(IterableDataset[TensorDictBase]):
             "shuffle": order.shuffle,
             "replacement": order.replacement,
             "weights": None if order.weights is None else list(order.weights),
+            "trajectory_weights": _checksums(order.by_trajectory),
             **({"block": order.block, "window": order.window} if order.shuffle == "blocks" else {}),
         }
 
@@ -332,10 +358,13 @@ class Loader(IterableDataset[TensorDictBase]):
         def read(number: int) -> TensorDictBase:
             group = self._group(number, numbers)
             planned = plan(group)
-            steps = planned.read(group.index(number)) if planned else self._steps(self._mine(epoch, number), epoch)
+            if planned:
+                steps, done = planned.read(group.index(number)), 0
+            else:
+                steps, done = self._steps(self._mine(epoch, number), epoch, number)
             if self._order.lanes and not number:
                 steps.get("is_init")[:, 0] = True  # what the epoch before ended with goes on nowhere
-            return self._finished(steps)
+            return self._finished(steps, epoch, number, done)
 
         plan = lru_cache(maxsize=self._threads + 1)(partial(self._plan, epoch))
         windows = None
@@ -390,24 +419,43 @@ class Loader(IterableDataset[TensorDictBase]):
     def _limit(self) -> int:
         return self._batches * self._elements if self._order.is_endless else self._order.total
 
-    def _steps(self, elements: Rows, epoch: int) -> TensorDictBase:
-        """Return the steps of elements, [n] or [n, slice_len]."""
+    def _steps(self, elements: Rows, epoch: int, number: int) -> tuple[TensorDictBase, int]:
+        """Return the steps of elements, [n] or [n, slice_len], and how many transforms were applied to them already."""
+        chance = self._chance(epoch, number, len(elements)) if self._is_random else (None, np.arange(0))
         if len(self._parts) == 1:
-            return self._parts[0].read(elements, epoch)
+            return self._parts[0].read(elements, epoch, *chance), 0
         part, element = self._order.located(elements)
         numbers: list[int] = np.unique(part).tolist()
-        if len(numbers) == 1:
-            steps = self._parts[numbers[0]].read(element, epoch)
-        else:
-            at = [np.flatnonzero(part == number) for number in numbers]
-            read = [self._parts[number].read(element[rows], epoch) for number, rows in zip(numbers, at, strict=True)]
-            steps = joined(read, np.argsort(np.concatenate(at)), [self._parts[number].storage for number in numbers])
-        column, shape = torch.from_numpy(part), steps.batch_size
-        steps.set(("collector", "dataset"), column.reshape(-1, *[1] * (len(shape) - 1)).expand(shape).contiguous())
-        return steps
+        at = [np.flatnonzero(part == number) for number in numbers]
+        drawn, places = chance
+        read = []
+        for source, rows in zip(numbers, at, strict=True):
+            steps = self._parts[source].read(element[rows], epoch, drawn, places[rows] if self._is_random else places)
+            steps.set(("collector", "dataset"), torch.full(steps.batch_size, source))
+            read.append(steps)
+        if len(read) == 1:
+            return read[0], 0
+        alike, done = made_alike(read, self._transforms)
+        return joined(alike, np.argsort(np.concatenate(at)), [self._parts[source].storage for source in numbers]), done
 
-    def _finished(self, batch: Any) -> TensorDictBase:
-        return cast("TensorDictBase", applied(self._transforms, batch))
+    def _chance(self, epoch: int, number: int, elements: int) -> tuple[int, Rows]:
+        """Return the number of a batch's random numbers, and [elements, length] the places of its steps.
+
+        All ranks together draw what one would: their parts are those of one batch.
+        """
+        length = self._slice_len or 1
+        size = min(self._elements, self._limit - number * self._elements)
+        first = self._share(size).start * length
+        places = np.arange(first, first + elements * length).reshape(elements, length)
+        return derived(self._order.seed, 6, epoch, number), places
+
+    def _finished(self, batch: Any, epoch: int, number: int, done: int = 0) -> TensorDictBase:
+        """Return the batch after the transforms, of which the first ``done`` were applied already."""
+        transforms = self._transforms[done:]
+        if self._is_random:
+            drawn, places = self._chance(epoch, number, len(batch))
+            transforms = for_batch(transforms, drawn, places.reshape(-1), first=self._around + done)
+        return cast("TensorDictBase", applied(transforms, batch))
 
     def __copy__(self) -> Self:
         copied = object.__new__(type(self))
@@ -418,6 +466,10 @@ class Loader(IterableDataset[TensorDictBase]):
 @lru_cache(maxsize=64)
 def _planned(order: EpochOrder, epoch: int, start: int, stop: int) -> Rows:
     return order.elements(epoch, start, stop)
+
+
+def _checksums(draws: Sequence[TrajectoryDraws | None] | None) -> list[int | None]:
+    return [None if each is None else each.checksum for each in draws or ()]
 
 
 loader = Loader

@@ -19,18 +19,20 @@ from tensordict import TensorDictBase
 from rlx.accelerator import available, present
 from rlx.buffer.batch import pinned, write_info
 from rlx.buffer.batched_draws import is_planned, planned
-from rlx.buffer.epoch_order import Elements, EpochOrder
+from rlx.buffer.epoch_order import Elements, EpochOrder, SliceElements
 from rlx.buffer.prefetch import Task
 from rlx.buffer.protocol import Keys, Rows, Storage
 from rlx.buffer.replay_buffer import ReplayBuffer
+from rlx.buffer.sampler.trajectory_weights import TrajectoryDraws, TrajectoryWeights, weights_of
 from rlx.buffer.storage.dataset import DatasetStorage, as_storage
 from rlx.buffer.storage.step_schema import leaves_of
-from rlx.buffer.transform.compose import chosen_marks, pick_steps, read_steps
+from rlx.buffer.transform.compose import applied, chosen_marks, for_batch, pick_steps, read_steps
 from rlx.errors import OptionError, SchemaMismatchError, TransformError
 from rlx.fork import on_fork
 from rlx.store.dataset import Dataset, cast_hint
 from rlx.store.read_ahead import Held, ReadAhead
 from rlx.store.ted import PlannedBatches
+from rlx.transform.protocol import is_random
 
 LoaderSource: TypeAlias = Dataset | ReplayBuffer | Storage | str | os.PathLike[str]
 _AHEAD = 2  # windows that are fetched ahead of the one in use
@@ -46,12 +48,17 @@ class Part:
         around: Sequence[Any],
         slices_of: Callable[[Storage], Elements] | None,
         keys: Keys | None,
+        slice_len: int | None,
+        trajectory_weights: TrajectoryWeights | None = None,
     ) -> None:
+        self._weights, self._has_slices = trajectory_weights, slice_len is not None
         self._buffer = source if isinstance(source, ReplayBuffer) else None
         self._around, self._keys = around, keys
         if isinstance(source, ReplayBuffer):
             if around:
                 raise OptionError("transform: one that needs neighbours belongs to the buffer, not to its loader")
+            if source.transform.is_random:
+                raise OptionError("data: a transform that draws belongs to the loader, not to its buffer, to resume")
             self.storage: Storage = source.storage
         elif isinstance(source, str | os.PathLike) and not isinstance(source, Dataset):
             self.storage = DatasetStorage(source)
@@ -72,6 +79,10 @@ class Part:
         self.slices = None if self._slices_of is None else self._slices_of(self.storage)
         self.count = len(self.storage) if self.slices is None else self.slices.count
         self.left_out = 0 if self.slices is None else self.slices.left_out
+        self.by_trajectory: TrajectoryDraws | None = None
+        if self._weights is not None:
+            assert isinstance(self.slices, SliceElements)
+            self.by_trajectory = self.slices.by_weights(weights_of(self.storage.index(), self._weights))
         self._generation = generation
 
     @cached_property
@@ -108,7 +119,10 @@ class Part:
 
     def _cut(self, elements: Rows, epoch: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
         """Return the rows of elements, [n] or [n, slice_len], and values to add to their steps."""
-        return (self.storage.row_at(elements), {}) if self.slices is None else self.slices.cut(elements, epoch)
+        if self.slices is None:
+            return self.storage.row_at(elements), {}
+        rows, marks = self.slices.cut(elements, epoch)
+        return (rows if self._has_slices else rows[:, 0]), marks  # steps of weighted trajectories are slices of one
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__ | {"_ahead": None}
@@ -128,13 +142,19 @@ class Part:
         shaped = rows.reshape(*elements.shape, *rows.shape[1:])
         return planned(self.storage, self._around, shaped, marks, self._keys)
 
-    def read(self, elements: Rows, epoch: int) -> TensorDictBase:
-        """Return steps [n], or slices [n, slice_len]."""
+    def read(self, elements: Rows, epoch: int, number: int | None = None, places: Rows | None = None) -> TensorDictBase:
+        """Return steps [n], or slices [n, slice_len].
+
+        Args:
+            number: of the batch's random numbers, if transforms draw any.
+            places: [n, slice_len] where each step is in the batch of all ranks.
+        """
         rows, marks = self._cut(elements, epoch)
         if self._buffer is not None:
             steps: TensorDictBase = self._buffer.get(rows.reshape(-1), self._keys)
         else:
-            steps = read_steps(self.storage, self._around, self.storage.index, rows.reshape(-1), self._keys)
+            around = for_batch(self._around, number, None if places is None else places.reshape(-1))
+            steps = read_steps(self.storage, around, self.storage.index, rows.reshape(-1), self._keys)
         write_info(steps, marks if self._keys is None else chosen_marks(marks, self._keys))
         return steps if rows.ndim == 1 else steps.reshape(*rows.shape)
 
@@ -143,9 +163,36 @@ def _shown(kind: tuple[Any, Any] | None) -> str:
     return "missing" if kind is None else f"{kind[0]}{list(kind[1])}".removeprefix("torch.")
 
 
+def made_alike(parts: Sequence[TensorDictBase], transforms: Sequence[Any]) -> tuple[Sequence[TensorDictBase], int]:
+    """Return steps of several datasets after the transforms that make their keys, dtypes and shapes the same.
+
+    Also how many transforms those are; all that can be applied, if they do not help.
+
+    Raises:
+        TransformError: one changes the number of steps.
+    """
+    for done, transform in enumerate(transforms):
+        first, *others = (_kinds(part) for part in parts)
+        if is_random(transform) or all(kinds == first for kinds in others):
+            return parts, done
+        made = [applied([transform], part) for part in parts]
+        for before, after in zip(parts, made, strict=True):
+            if after.batch_size != before.batch_size:
+                raise TransformError(
+                    f"{transform!r} returned {list(after.batch_size)} for {list(before.batch_size)} steps of a source; "
+                    "expected as many, because sources are joined after it"
+                )
+        parts = made
+    return parts, len(transforms)
+
+
+def _kinds(part: TensorDictBase) -> dict[Any, tuple[Any, Any]]:
+    return {key: (leaf.dtype, leaf.shape[1:]) for key, leaf in leaves_of(part).items()}
+
+
 def joined(parts: Sequence[TensorDictBase], places: Rows, storages: Sequence[Storage]) -> TensorDictBase:
     """Return steps of several datasets as one, in another order; ``storages`` are theirs, for messages."""
-    kinds = [{key: (leaf.dtype, leaf.shape[1:]) for key, leaf in leaves_of(part).items()} for part in parts]
+    kinds = [_kinds(part) for part in parts]
     for kind, storage in zip(kinds[1:], storages[1:], strict=True):
         if differing := sorted(key for key in kind.keys() | kinds[0] if kind.get(key) != kinds[0].get(key)):
             key, datasets = differing[0], [one.dataset for one in storages if isinstance(one, DatasetStorage)]

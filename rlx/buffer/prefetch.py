@@ -151,6 +151,7 @@ class Draw:
         describes_steps: whether it means the steps that were stored there, as slices do, and not the rows alone.
         read: reads the batch, where it was planned together with others.
         generation: [n] those of the steps that were read last, if they are tracked.
+        number: of the batch's random numbers, if a transform draws any.
     """
 
     rows: Rows
@@ -159,6 +160,7 @@ class Draw:
     describes_steps: bool = False
     read: Callable[[], TensorDictBase] | None = None
     generation: Rows | None = None
+    number: int | None = None
 
 
 class Task:
@@ -229,7 +231,7 @@ class Prefetcher:
         lock: ReadWriteLock,
         draw: Callable[[], Draw],
         gather: Callable[[Draw], TensorDictBase],
-        finish: Callable[[TensorDictBase], TensorDictBase],
+        finish: Callable[[TensorDictBase, Draw], TensorDictBase],
     ) -> None:
         self._depth = depth
         self._storage_lock = lock
@@ -279,7 +281,7 @@ class Prefetcher:
     def _read(self, draw: Draw) -> TensorDictBase:
         with self._storage_lock.read():
             batch = self._gather(draw)
-        return self._finish(batch)
+        return self._finish(batch, draw)
 
     def _checked(self, ticket: _Ticket) -> tuple[Draw, TensorDictBase]:
         assert ticket.task is not None
@@ -292,7 +294,7 @@ class Prefetcher:
                 with self._own_lock:
                     draw = replace(self._draw(), ends_epoch=draw.ends_epoch)
             batch = self._gather(draw)
-        return draw, self._finish(batch)
+        return draw, self._finish(batch, draw)
 
     def written(self, rows: Rows, *, all_batches: bool = False) -> None:
         """Invalidate draws of rows, or all draws, after a write; the storage's lock must be held."""

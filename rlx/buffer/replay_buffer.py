@@ -35,7 +35,7 @@ from rlx.buffer.checkpoint import Hook, load, save
 from rlx.buffer.prefetch import Draw, Prefetcher, ReadWriteLock
 from rlx.buffer.preprocess import Preprocessing
 from rlx.buffer.protocol import Rows, Sampler, Steps, Storage, TrajectoryIndex, Writer, check_kind
-from rlx.buffer.sampler.draws import Worker, worker_here
+from rlx.buffer.sampler.draws import Draws, Worker, worker_here
 from rlx.buffer.sampler.prioritized import PRIORITY_WEIGHT, PrioritizedSampler
 from rlx.buffer.sampler.steps import RandomSampler, check_sampler
 from rlx.buffer.saved_dataset import Saving, save_dataset
@@ -52,6 +52,7 @@ from rlx.buffer.transform.compose import (
     applied,
     checked_keys,
     chosen_marks,
+    for_batch,
     read_steps,
     split,
 )
@@ -167,6 +168,7 @@ class ReplayBuffer(Preprocessing):
         self._form: Form | None = None
         self._write_count = 0
         self._stale_priorities = 0
+        self._numbers = Draws(0)  # of the batches that transforms change at random, by seeds of their own
         self._save_hooks: list[Hook] = []
         self._load_hooks: list[Hook] = []
         self._left: deque[Draw] = deque()  # pending draws of a restored buffer
@@ -207,6 +209,11 @@ class ReplayBuffer(Preprocessing):
     def sampler(self) -> Sampler:
         """The sampler."""
         return self._sampler
+
+    @property
+    def transform(self) -> Compose:
+        """The transforms of batches."""
+        return self._transform
 
     @property
     def writer(self) -> Writer:
@@ -461,24 +468,29 @@ class ReplayBuffer(Preprocessing):
         with self._lock.read():
             draw = self._draw(size)
             steps = self._gather(draw)
-        return draw, self._finish(steps)
+        return draw, self._finish(steps, draw)
 
     def _draw(self, size: int) -> Draw:
         with self._sampler_lock:
-            if self._left and self._batch_size in (None, size):
-                return self._left.popleft()
             around, _ = split(self._transform.transforms)
-            if (draw := self._ahead.take(self._sampler, self._storage, around, size, self._keys)) is not None:
-                return draw
-            rows, info = self._sampler.sample(self._storage, size)
-            says_of_steps = self._sampler.draws_slices or any(isinstance(key, tuple) for key in info)
-            return Draw(rows, info, self._sampler.ran_out, says_of_steps)
+            draw: Draw | None
+            if self._left and self._batch_size in (None, size):
+                draw = self._left.popleft()
+            elif (draw := self._ahead.take(self._sampler, self._storage, around, size, self._keys)) is None:
+                rows, info = self._sampler.sample(self._storage, size)
+                says_of_steps = self._sampler.draws_slices or any(isinstance(key, tuple) for key in info)
+                draw = Draw(rows, info, self._sampler.ran_out, says_of_steps)
+            if self._transform.is_random and draw.number is None:
+                draw = replace(draw, number=int(self._numbers.next().integers(2**62)))
+            return draw
 
     def _gather(self, draw: Draw) -> Any:
         if draw.read is not None:
             return draw.read()
         around, rest = split(self._transform.transforms)
         storage = self._storage
+        if self._transform.is_random:
+            around = for_batch(around, draw.number)
         if PRIORITY_WEIGHT in draw.info or self._tracks_generations:
             draw.generation = storage.generations_of(draw.rows)
         added = self._marks(draw) if self._keys is None else chosen_marks(self._marks(draw), self._keys)
@@ -507,11 +519,13 @@ class ReplayBuffer(Preprocessing):
     def _chosen_index(self) -> TrajectoryIndex:
         return self._sampler.index(self._storage)
 
-    def _finish(self, steps: Any) -> Any:
+    def _finish(self, steps: Any, draw: Draw) -> Any:
         if not isinstance(steps, TensorDictBase):
             return steps
         batch = steps if self._collate is None else self._collate(steps)
-        rest = split(self._transform.transforms)[1]
+        around, rest = split(self._transform.transforms)
+        if self._transform.is_random:
+            rest = for_batch(rest, draw.number, first=len(around))
         if self._pin_memory:
             # A copy to a device is to begin in page-locked memory.
             moves = next((i for i, transform in enumerate(rest) if isinstance(transform, ToDevice)), len(rest))
@@ -744,7 +758,8 @@ class ReplayBuffer(Preprocessing):
     def _state(self) -> dict[str, Any]:
         state = describe(self._storage, self._sampler, self._writer, self._pending())
         form = TENSORDICT if self._form is None else self._form
-        return {**state, "write_count": self._write_count, "form": form.saved_as}
+        numbers = {"numbers": self._numbers.state_dict()} if self._transform.is_random else {}
+        return {**state, **numbers, "write_count": self._write_count, "form": form.saved_as}
 
     @contextmanager
     def reading(self) -> Iterator[dict[str, Any]]:
@@ -771,6 +786,8 @@ class ReplayBuffer(Preprocessing):
             self._discard()
             self._left.extend(parts())
             self._write_count = state["write_count"]
+            if "numbers" in state:  # not in the checkpoint of a buffer without transforms that draw
+                self._numbers.load_state_dict(state["numbers"])
             if self._form is None or self._form.cls is None:  # a class is not in a checkpoint
                 self._form = Form.restored(state.get("form", TENSORDICT.name))
 

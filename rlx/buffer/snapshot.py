@@ -159,11 +159,14 @@ def steps_of(state: list[tuple[tuple[str, ...], torch.Tensor]]) -> Iterator[Tens
 
 def _draw_state(draw: Draw) -> dict[str, Any]:
     info = [(key, torch.from_numpy(np.ascontiguousarray(value))) for key, value in draw.info.items()]
-    return {"rows": torch.from_numpy(draw.rows), "info": info, "flags": [draw.ends_epoch, draw.describes_steps]}
+    flags = [draw.ends_epoch, draw.describes_steps]
+    return {"rows": torch.from_numpy(draw.rows), "info": info, "flags": flags, "number": draw.number}
 
 
 def _draw_of(state: Mapping[str, Any]) -> Draw:
-    return Draw(state["rows"].numpy(), {key: value.numpy() for key, value in state["info"]}, *state["flags"])
+    info = {key: value.numpy() for key, value in state["info"]}
+    ends_epoch, describes_steps = state["flags"]
+    return Draw(state["rows"].numpy(), info, ends_epoch, describes_steps, number=state.get("number"))
 
 
 class SavedState(ABC):

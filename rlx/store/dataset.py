@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
 logger = logging.getLogger(__name__)
+_PLURALS = {"step": "steps", "trajectory": "trajectories"}
 
 
 class Dataset:
@@ -448,11 +449,12 @@ def _holds(wide: Field, narrow: Field) -> bool:
     return not (wide.is_text or narrow.is_text) and np.promote_types(wide.dtype, narrow.dtype) == wide.dtype
 
 
-def normalize(index: Any, length: int) -> NDArray[np.int64]:
-    """Return [n] steps that an index means, all in 0 to length.
+def normalize(index: Any, length: int, unit: Literal["step", "trajectory"] = "step") -> NDArray[np.int64]:
+    """Return [n] steps or trajectories that an index means, all in 0 to length.
 
     Args:
         index: a slice, or a 1-d list, array or tensor of integers (negative ones count from the end) or booleans.
+        unit: what is numbered, for messages.
     """
     if isinstance(index, slice):
         return np.arange(*index.indices(length), dtype=np.int64)
@@ -461,7 +463,7 @@ def normalize(index: Any, length: int) -> NDArray[np.int64]:
         raise IndexError(f"index of {steps.ndim} dimensions: expected an integer, a slice or a 1-d array")
     if steps.dtype == bool:
         if len(steps) != length:
-            raise IndexError(f"boolean mask of {len(steps)} steps: expected {length}")
+            raise IndexError(f"boolean mask of {len(steps)} {_PLURALS[unit]}: expected {length}")
         return np.flatnonzero(steps)
     if len(steps) and steps.dtype.kind not in "iu":
         raise IndexError(f"index of dtype {steps.dtype}: expected integers or booleans")
@@ -469,6 +471,6 @@ def normalize(index: Any, length: int) -> NDArray[np.int64]:
         low, high = int(steps.min()), int(steps.max())
         if low < -length or high >= length:
             bad = high if high >= length else low
-            raise IndexError(f"step {bad} is out of range: the dataset has {length} steps")
+            raise IndexError(f"{unit} {bad} is out of range: the dataset has {length} {_PLURALS[unit]}")
     wide = steps.astype(np.int64)
     return np.where(wide < 0, wide + length, wide)

@@ -314,7 +314,7 @@ class SelectedSteps(StepReader):
     """Reader of the fields of the steps of some trajectories.
 
     Args:
-        chosen: [n] numbers of the trajectories, ascending.
+        chosen: [n] numbers of the trajectories, in any order.
 
     Attributes:
         start: [n] first step of each, among the selected steps.

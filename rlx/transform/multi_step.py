@@ -97,6 +97,11 @@ class NStep:
     n: int = 3
     gamma: float = 0.99
 
+    @property
+    def replaces_next(self) -> bool:
+        """Whether ``next`` becomes that of the last of n steps."""
+        return True
+
     def __post_init__(self) -> None:
         check_whole("n", self.n, 1, MAX_STEPS, error=TransformError)
         check_real("gamma", self.gamma, 0, 1, error=TransformError)
@@ -171,24 +176,37 @@ class NStep:
         asked = None if keys is None else [key for key in keys if as_path(key)[0] == "next"]
         if keys is not None and not (asked or wanted("gamma", keys) or wanted("steps_to_next_obs", keys)):
             return batch
+        after, span = self.transitions(batch, rows, ["next"] if asked is None else asked, below)
+        if asked is None or asked:
+            batch.set("next", after)
+        _put(batch, "steps_to_next_obs", span[:, None])
+        _put(batch, "gamma", discount(span, self.gamma))
+        return batch
+
+    def transitions(
+        self, batch: TensorDictBase, rows: Rows, keys: Sequence[Key], below: Reader
+    ) -> tuple[TensorDictBase, Rows]:
+        """Return what is under ``next`` after up to n steps from the rows of a batch, and [n] how many steps.
+
+        Args:
+            keys: keys under ``next`` that are needed, or ``next`` for all.
+        """
         ahead = below.index.follow(rows, self.n)
         inside = ahead >= 0
         span = inside.sum(1)
         last = ahead[np.arange(len(rows)), span - 1]
-        if asked is None or asked:
-            batch.set("next", below.pick(last, ["next"] if asked is None else asked).get("next", {}))
-        _put(batch, "steps_to_next_obs", span[:, None])
-        _put(batch, "gamma", discount(span, self.gamma))
+        picked = below.pick(last, keys).get("next", None) if keys else None
+        after = batch.empty() if picked is None else picked
         if wanted(_REWARD, keys) or wanted(("next", "original_reward"), keys):
             found = below.pick(np.where(inside, ahead, rows[:, None]).reshape(-1), [_REWARD]).get(_REWARD)
             rewards = found.reshape(*ahead.shape, *found.shape[1:])
             if not inside.all():
                 rewards[~inside] = 0
-            batch.set(("next", "original_reward"), rewards[:, 0])
+            after.set("original_reward", rewards[:, 0])
             # In float64, as for datasets, so that both results have the same bits.
             total = discounted_sum(rewards.double().unbind(1), self.gamma)
-            batch.set(_REWARD, total.to(rewards.dtype) if rewards.is_floating_point() else total.float())
-        return batch
+            after.set("reward", total.to(rewards.dtype) if rewards.is_floating_point() else total.float())
+        return after, span
 
 
 @dataclass(frozen=True)
@@ -211,7 +229,7 @@ class ReturnToGo:
 
     def check_earlier(self, earlier: Sequence[Any]) -> None:
         """Raise TransformError if NStep is among the transforms before this one."""
-        if any(isinstance(transform, NStep) for transform in earlier):
+        if any(isinstance(transform, NStep) and transform.replaces_next for transform in earlier):
             raise TransformError("ReturnToGo after NStep would add up rewards several times; put ReturnToGo first")
 
     def schema(self, schema: Schema) -> Schema:

@@ -78,11 +78,56 @@ class Pointwise:
         raise NotImplementedError
 
 
+@dataclass(frozen=True, slots=True)
+class BatchChance:
+    """The random numbers of a batch: a function of a seed, the batch and the place of a step in it.
+
+    So a resumed run, threads that read ahead, and any number of ranks draw the same.
+
+    Args:
+        number: of the batch.
+        places: [n] where each step is in the whole batch, of which a rank has a part; in order by default.
+    """
+
+    number: int
+    places: Rows | None = None
+
+    def uniform(self, seed: int, steps: int, width: int) -> NDArray[np.float64]:
+        """Return [steps, width] numbers of 0 to below 1.
+
+        Example:
+            >>> whole = BatchChance(7).uniform(0, 5, 2)
+            >>> bool((BatchChance(7, np.array([4, 1])).uniform(0, 2, 2) == whole[[4, 1]]).all())
+            True
+        """
+        counter = np.array([0, 0, self.number % 2**64, 0], np.uint64)
+        rng = np.random.Generator(np.random.Philox(key=seed % 2**64, counter=counter))
+        if self.places is None:
+            return rng.random((steps, width))
+        drawn: NDArray[np.float64] = rng.random((int(self.places.max(initial=-1)) + 1, width))[self.places]
+        return drawn
+
+
+class Random(Protocol):
+    """A transform of batches that draws random numbers."""
+
+    def for_batch(self, chance: BatchChance) -> Any:
+        """Return the transform with the random numbers of one batch."""
+
+
+def is_random(transform: Any) -> TypeGuard[Random]:
+    """Return whether a transform draws random numbers."""
+    return hasattr(transform, "for_batch")
+
+
 class Neighbours(Protocol):
     """Which stored rows follow each other in time."""
 
     def remaining(self, rows: Rows) -> Rows:
         """Return [n] stored steps from each row to the end of its trajectory, itself included; at least 1."""
+
+    def elapsed(self, rows: Rows) -> Rows:
+        """Return [n] stored steps of the trajectory before each row."""
 
     def follow(self, rows: Rows, steps: int) -> Rows:
         """Return [n, steps] each row and those that follow it in time; -1 after the end of the trajectory."""

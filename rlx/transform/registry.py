@@ -13,7 +13,7 @@ from rlx.transform.keys import Cast, CatTensors, Exclude, Rename, Select
 from rlx.transform.multi_step import FrameSkip, NStep, ReturnToGo
 from rlx.transform.protocol import Learner, Selection, Transform
 from rlx.transform.scaling import Normalize, RewardClip, RewardSign, ScaleReward, ToFloat
-from rlx.transform.selections import Filter, Subsample
+from rlx.transform.selections import Filter, Numbered, Subsample
 from rlx.wording import did_you_mean
 
 # Frozen dataclasses: their fields are the parameters. A field ``text`` gets everything after the colon.
@@ -38,6 +38,7 @@ TRANSFORMS: Mapping[str, Any] = MappingProxyType(
         "relabel": Relabel,
         "filter": Filter,
         "subsample": Subsample,
+        "trajectories": Numbered,
     }
 )
 _TEXT = "text"

@@ -8,6 +8,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
@@ -15,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.errors import TransformError
-from rlx.numbers import check_real, check_whole
+from rlx.errors import OptionError, TransformError
+from rlx.numbers import array_of, check_real, check_whole
 from rlx.store.dataset import Dataset
 from rlx.store.trajectories import Trajectories
 from rlx.transform.protocol import Selection
@@ -49,6 +50,7 @@ _TOKEN = re.compile(
 )
 # Python's keyword becomes a name of the same length, not writable by users, so that all offsets stay the same.
 _SAFE = {"return": "Return"}
+_NUMBERED = re.compile(r"(?:\d{1,18}(?:-\d{1,18})?(?:,\d{1,18}(?:-\d{1,18})?)*)?", re.ASCII)
 _INSTEAD = {"&": "and", "|": "or", "~": "not", "!": "not", "=": "=="}
 _Operation = Callable[[Any, Any], Any]
 _ARITHMETIC: Mapping[type[ast.AST], _Operation] = {
@@ -265,6 +267,102 @@ class Subsample:
             return kept
         kept[np.random.default_rng(self.seed).permutation(len(table))[: round(len(table) * self.fraction)]] = True
         return kept
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """Selection of trajectories by number: ``trajectories:0-3,7``; the others are left out.
+
+    Args:
+        text: ascending numbers and ranges of those that reach the selection, joined by commas.
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if not _NUMBERED.fullmatch(self.text):
+            raise TransformError(f"trajectories {self.text!r:.100}: expected numbers such as 0-3,7")
+        edges = self._ranges().reshape(-1)
+        if (np.diff(edges)[::2] < 0).any() or (np.diff(edges)[1::2] <= 0).any():
+            raise TransformError(f"trajectories {self.text!r:.100}: expected ascending numbers, each once")
+
+    def keeps(self, table: Trajectories, shard: NDArray[np.int64]) -> NDArray[np.bool_]:  # noqa: ARG002
+        """Return [N] whether each trajectory is among the numbers.
+
+        Raises:
+            TransformError: there are fewer trajectories.
+        """
+        ranges = self._ranges()
+        if len(ranges) and ranges[-1, 1] >= len(table):
+            raise TransformError(f"trajectory {ranges[-1, 1]} is out of range for {len(table):,} trajectories")
+        change = np.zeros(len(table) + 1, np.int64)
+        change[ranges[:, 0]] += 1
+        change[ranges[:, 1] + 1] -= 1
+        kept: NDArray[np.bool_] = np.cumsum(change[:-1]) > 0
+        return kept
+
+    def _ranges(self) -> NDArray[np.int64]:
+        """Return [n, 2] first and last numbers."""
+        parts = [part.partition("-") for part in self.text.split(",") if part]
+        return np.array([(int(first), int(last or first)) for first, _, last in parts], np.int64).reshape(-1, 2)
+
+
+def numbered(trajectories: NDArray[np.int64]) -> str:
+    """Return the text of ``Numbered`` for these trajectories [n], in storage order.
+
+    Raises:
+        TransformError: one is there several times.
+
+    Example:
+        >>> numbered(np.array([7, 0, 1, 2, 3]))
+        '0-3,7'
+    """
+    ascending = np.sort(trajectories)
+    if (repeats := ascending[1:][np.diff(ascending) == 0]).size:
+        raise TransformError(f"trajectory {repeats[0]} is selected several times: a dataset is written with each once")
+    runs = np.split(ascending, np.flatnonzero(np.diff(ascending) > 1) + 1) if len(ascending) else []
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+
+
+def largest(table: Trajectories, amount: float, by: Any) -> NDArray[np.int64]:
+    """Return [n] the trajectories with the largest values, the largest first; of equal ones, the earlier first.
+
+    Args:
+        amount: the number of trajectories, or as a ``float`` the fraction of them, rounded down, but at least one.
+        by: a column of the table, or [N] the values.
+
+    Raises:
+        OptionError: ``amount`` is out of range, or ``by`` does not give a number for each trajectory.
+    """
+    values = trajectory_values(table, by)
+    if isinstance(amount, float | np.floating):
+        check_real("amount", amount, 0, 1, above=0)
+        # The decimal that was written: 0.29 of 100 are 29, though the float is a little less.
+        count = max(1, math.floor(Fraction(repr(float(amount))) * len(values)))
+    else:
+        count = check_whole("amount", amount)
+    if count > len(values):
+        raise OptionError(f"amount {amount}: expected at most {len(values):,}, the number of trajectories")
+    _, rank = np.unique(values, return_inverse=True)
+    return np.argsort(np.where(np.isnan(values), 1, -rank), kind="stable")[:count]
+
+
+def trajectory_values(table: Trajectories, by: Any) -> NDArray[Any]:
+    """Return [N] a number for each trajectory: those of a column of the table, or those given.
+
+    Raises:
+        OptionError: there is no such column, or these are not N numbers.
+    """
+    if isinstance(by, str):
+        found = {**table.columns(), "whole": table.whole}
+        if by not in found:
+            raise OptionError(f"column {by!r} is unknown: expected one of {', '.join(found)}")
+        return found[by]
+    values = array_of(by)
+    if values.shape != (len(table),) or values.dtype.kind not in "biuf":
+        found_here = f"{values.dtype}{list(values.shape)}"
+        raise OptionError(f"{found_here}: expected a column, or a number for each of {len(table):,} trajectories")
+    return values
 
 
 def columns(table: Trajectories, shard: NDArray[np.int64]) -> Columns:

@@ -26,6 +26,7 @@ from rlx.buffer.sampler.slice_starts import (
     slicing_of,
 )
 from rlx.buffer.sampler.steps import Epoch, EpochSampler, SeededSampler, check_replacement, stored_steps
+from rlx.buffer.sampler.trajectory_weights import TrajectoryDraws, TrajectoryWeights, weights_of
 from rlx.errors import SamplingError
 
 
@@ -53,6 +54,8 @@ class SliceSampler(Sliced, SeededSampler):
             length, whatever ``strict_length``, and ``("collector", "mask")`` (bool [n]) marks the real steps.
         weighting: "step": all starts are equally likely. "trajectory": all trajectories are equally likely, and all
             starts within one, as in TorchRL; steps of short trajectories are then drawn more often.
+        trajectory_weights: a column of a dataset's trajectory table, such as ``length``, or [N] weights: trajectories
+            are drawn in proportion to them, and all starts of one are equally likely. Excludes ``weighting``.
         whole_trajectories: a slice is the whole stored part of a trajectory, and all trajectories are equally likely:
             ``num_slices`` trajectories for any ``batch_size``, or with ``slice_len`` only trajectories that are not
             longer.
@@ -88,6 +91,7 @@ class SliceSampler(Sliced, SeededSampler):
         pad_output: bool = False,
         pad: Pad | None = None,
         weighting: Weighting = "step",
+        trajectory_weights: TrajectoryWeights | None = None,
         whole_trajectories: bool = False,
         start_at_reset: bool = False,
         span: Span = False,
@@ -102,7 +106,11 @@ class SliceSampler(Sliced, SeededSampler):
         super().__init__(seed=seed, generator=generator)
         if weighting not in ("step", "trajectory"):
             raise ValueError(f"expected weighting 'step' or 'trajectory', found {weighting!r}")
+        if trajectory_weights is not None and weighting != "step":
+            raise ValueError(f"weighting {weighting!r}: expected none beside trajectory_weights")
         self.weighting = weighting
+        self._weights = trajectory_weights
+        self._weighted: tuple[SliceStarts, TrajectoryDraws] | None = None
         self.slicing = slicing_of(
             num_slices=num_slices,
             slice_len=slice_len,
@@ -132,7 +140,7 @@ class SliceSampler(Sliced, SeededSampler):
 
     def __getstate__(self) -> dict[str, Any]:
         # Counts are recomputed elsewhere rather than sent there.
-        return self.__dict__ | {"_starts": None}
+        return self.__dict__ | {"_starts": None, "_weighted": None}
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
         """Return [n] rows, and the marks of slices.
@@ -173,7 +181,7 @@ class SliceSampler(Sliced, SeededSampler):
     def _draws_any_start(self) -> bool:
         """Whether starts are random steps that pass a check."""
         by_trajectory = self.slicing.whole_trajectories or self.slicing.start_at_reset or self.slicing.span[0]
-        return self.weighting == "step" and not by_trajectory
+        return self.weighting == "step" and self._weights is None and not by_trajectory
 
     def _drawn_ahead(self, index: TrajectoryIndex, count: int, slices: int, slice_len: int | None) -> Rows:
         """Return [count * slices] the starts that the next draws return; most of them are checked at once."""
@@ -194,8 +202,20 @@ class SliceSampler(Sliced, SeededSampler):
             starts = draw_by_rejection(index, rng, self.slicing, slices, slice_len)
         if len(starts) == slices:
             return starts, None
+        if self._weights is not None:
+            counted = self._counted(index, slice_len)
+            return counted.within(index, rng, self._trajectories(index, counted).of(rng.random(slices)))
         rest, at_most = self._counted(index, slice_len).draw(index, rng, slices - len(starts), self.weighting)
         return np.concatenate((starts, rest)), at_most
+
+    def _trajectories(self, index: TrajectoryIndex, counted: SliceStarts) -> TrajectoryDraws:
+        """Return the draws by weight of the trajectories that have starts."""
+        if self._weighted is None or self._weighted[0] is not counted:
+            assert self._weights is not None
+            weights = weights_of(index, self._weights)
+            fits = np.isin(index.trajectories()[0], counted.firsts)
+            self._weighted = counted, TrajectoryDraws(weights[fits], counted.counts)
+        return self._weighted[1]
 
     def _counted(self, index: TrajectoryIndex, slice_len: int | None) -> SliceStarts:
         known = self._starts

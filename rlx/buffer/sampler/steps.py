@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rlx.buffer.protocol import Rows, Sampler, Storage, check_kind, rows_in_order
 from rlx.buffer.sampler.draws import Draws, WorkerShare, permute
+from rlx.buffer.sampler.trajectory_weights import TrajectoryDraws, TrajectoryWeights, weights_of
 from rlx.buffer.snapshot import SavedState
 from rlx.errors import OptionError, SamplingError
 from rlx.numbers import check_whole
@@ -107,6 +108,8 @@ class RandomSampler(SeededSampler):
     Args:
         replacement: if False, a ``SamplerWithoutReplacement`` is made instead.
         drop_last, shuffle: arguments of that one.
+        trajectory_weights: a column of a dataset's trajectory table, such as ``length``, or [N] weights: trajectories
+            are drawn in proportion to them, and all steps of one are equally likely. By default all stored steps are.
         seed: random seed; by default from ``generator``, or random.
         generator: source of the seed.
 
@@ -126,11 +129,14 @@ class RandomSampler(SeededSampler):
         replacement: bool = True,
         drop_last: bool = False,
         shuffle: bool = True,
+        trajectory_weights: TrajectoryWeights | None = None,
         seed: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         check_replacement(self, replacement, expected=True, has_epochs=drop_last or not shuffle)
         super().__init__(seed=seed, generator=generator)
+        self._weights = trajectory_weights
+        self._weighted: tuple[int, TrajectoryDraws, Rows, Rows] | None = None
 
     def __new__(cls, *args: Any, replacement: bool = True, **options: Any) -> Self:
         """Return a new sampler, of another class if it is without replacement."""
@@ -144,15 +150,35 @@ class RandomSampler(SeededSampler):
         """Return [n] rows, and an empty dict.
 
         Raises:
-            SamplingError: the storage is empty.
+            SamplingError: the storage is empty, or no trajectory has a weight.
+            OptionError: weights are not one for each stored trajectory, or out of range.
         """
         steps = stored_steps(storage, batch_size)
+        if self._weights is not None:
+            return self._of_trajectories(storage, self._draws.next(), batch_size), {}
         return storage.row_at(self._draws.next().integers(steps, size=batch_size)), {}
 
     def upcoming(self, storage: Storage, batch_size: int, count: int) -> tuple[Rows, Mapping[Any, NDArray[Any]]]:
         """Return what the next calls of ``sample`` will: rows [count, n], and an empty dict."""
+        if self._weights is not None:
+            return np.stack([self._of_trajectories(storage, rng, batch_size) for rng in self._draws.peek(count)]), {}
         drawn = [rng.integers(len(storage), size=batch_size) for rng in self._draws.peek(count)]
         return storage.row_at(np.stack(drawn)), {}
+
+    def _of_trajectories(self, storage: Storage, rng: np.random.Generator, count: int) -> Rows:
+        """Return [count] rows of trajectories that are drawn by weight."""
+        index = self.index(storage)
+        if self._weighted is None or self._weighted[0] != index.generation:
+            firsts, lengths = index.trajectories()
+            assert self._weights is not None
+            draws = TrajectoryDraws(weights_of(index, self._weights), lengths)
+            self._weighted = index.generation, draws, firsts, lengths
+        _, draws, firsts, lengths = self._weighted
+        trajectories = draws.of(rng.random(count))
+        return index.after(firsts[trajectories], rng.integers(lengths[trajectories]))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_weighted": None}  # computed again elsewhere rather than sent there
 
 
 class Epoch:

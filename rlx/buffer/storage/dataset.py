@@ -200,10 +200,14 @@ class DatasetStorage(Storage):
 
 
 class DatasetTrajectoryIndex:
-    """Which steps of a dataset follow each other; a row is a step."""
+    """Which steps of a dataset follow each other; a row is a step.
+
+    Attributes:
+        table: the dataset's trajectories.
+    """
 
     def __init__(self, trajectories: Trajectories) -> None:
-        self.generation = first_generation()
+        self.generation, self.table = first_generation(), trajectories
         self._start, self._length = trajectories.start, trajectories.length
         self._from_reset = trajectories.from_reset
         self._steps = int(self._length.sum())
@@ -215,7 +219,7 @@ class DatasetTrajectoryIndex:
         """Return [n] the 0th, 1st, ... step: the same numbers."""
         return ordinals
 
-    def _locate(self, rows: Rows) -> tuple[Rows, Rows]:
+    def locate(self, rows: Rows) -> tuple[Rows, Rows]:
         """Return [n] the trajectory of each row and its place in it."""
         _check(rows, self._steps)
         trajectory = self._start.searchsorted(rows, side="right") - 1
@@ -223,16 +227,16 @@ class DatasetTrajectoryIndex:
 
     def remaining(self, rows: Rows) -> Rows:
         """Return [n] steps from each row to the end of its trajectory, itself included."""
-        trajectory, elapsed = self._locate(rows)
+        trajectory, elapsed = self.locate(rows)
         return self._length[trajectory] - elapsed
 
     def elapsed(self, rows: Rows) -> Rows:
         """Return [n] steps of the trajectory before each row."""
-        return self._locate(rows)[1]
+        return self.locate(rows)[1]
 
     def at_reset(self, rows: Rows) -> NDArray[np.bool_]:
         """Return [n] whether each row is the first step of its episode."""
-        trajectory, elapsed = self._locate(rows)
+        trajectory, elapsed = self.locate(rows)
         first: NDArray[np.bool_] = self._from_reset[trajectory] & (elapsed == 0)
         return first
 

@@ -16,6 +16,8 @@ from rlx.buffer.storage.step_schema import signed
 from rlx.buffer.transform.compose import OverBatch, StoredSteps, pick
 from rlx.errors import TransformError
 from rlx.numbers import check_whole
+from rlx.returns import discount
+from rlx.schema import Schema
 from rlx.store.step_reader import Padding, Stack
 from rlx.transform import multi_step
 from rlx.transform.protocol import Pointwise, Reader, as_keys, as_path, leaves_named, wanted
@@ -101,6 +103,7 @@ class FrameStack(OverBatch):
         return stack
 
 
+@dataclass(frozen=True)
 class NStep(OverBatch, multi_step.NStep):
     """Transform of each step to a transition over n steps, or fewer at the end of its trajectory.
 
@@ -113,6 +116,8 @@ class NStep(OverBatch, multi_step.NStep):
     Args:
         n: steps per transition, 1 to 10,000.
         gamma: discount factor per step.
+        key: where to put the transition of n steps, beside the one of one step: all keys under ``next``,
+            ``steps_to_next_obs`` and ``gamma`` are then below this key, and nothing else is changed.
 
     Example:
         >>> data = rlx.open("cartpole")
@@ -122,7 +127,41 @@ class NStep(OverBatch, multi_step.NStep):
         (1.75, True)
         >>> rlx.buffer.NStep(3, gamma=0.5)(data[:4])["next", "reward"].flatten()
         tensor([1.7500, 1.7500, 1.5000, 1.0000])
+        >>> both = rlx.buffer.NStep(3, gamma=0.5, key="n_step")(data[:4])
+        >>> float(both[0]["n_step", "reward"]), float(both[0]["next", "reward"])
+        (1.75, 1.0)
     """
+
+    key: NestedKey | None = None
+
+    @property
+    def replaces_next(self) -> bool:
+        """Whether ``next`` becomes that of the last of n steps."""
+        return self.key is None
+
+    def schema(self, schema: Schema) -> Schema:
+        """Return the schema of a dataset of transitions.
+
+        Raises:
+            TransformError: ``key`` is given, or as for ``rlx preprocess --transform n_step``.
+        """
+        if self.key is not None:
+            raise TransformError(f"key {self.key!r}: a dataset has n-step transitions or single steps, expected no key")
+        return super().schema(schema)
+
+    def around(self, rows: Rows, keys: Keys | None, below: Reader) -> TensorDictBase:
+        """Return the steps at these rows of a buffer, each spanning n steps, or beside those."""
+        if self.key is None:
+            return super().around(rows, keys, below)
+        batch = below.read(rows, keys)
+        path = as_path(self.key)
+        if keys is not None and not any(as_path(key)[: len(path)] == path or wanted(path, [key]) for key in keys):
+            return batch
+        after, span = self.transitions(batch, rows, ["next"], below)
+        after.set("steps_to_next_obs", torch.from_numpy(span[:, None]))
+        after.set("gamma", torch.from_numpy(discount(span, self.gamma)))
+        batch.set(path, after)
+        return batch
 
 
 class ReturnToGo(OverBatch, multi_step.ReturnToGo):

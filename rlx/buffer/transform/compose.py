@@ -20,10 +20,22 @@ from rlx.buffer.storage.step_schema import accelerator_of, leaves_of, padded, si
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.errors import OptionError, TransformError
 from rlx.store.step_reader import Stack
-from rlx.transform.protocol import Neighbours, NeighbourTransform, Pointwise, Reader, as_path, needs_neighbours, wanted
+from rlx.transform.protocol import (
+    BatchChance,
+    Neighbours,
+    NeighbourTransform,
+    Pointwise,
+    Reader,
+    as_path,
+    is_random,
+    needs_neighbours,
+    wanted,
+)
 
 Transform = Callable[[TensorDictBase], TensorDictBase] | NeighbourTransform
 _MASK = ("collector", "mask")
+_FEW = 8  # rows that are read, to one that is known
+_ODD = 0x9E3779B97F4A7C15
 
 
 class _Reader:
@@ -66,7 +78,7 @@ class StoredSteps(_Reader):
             return self._storage.get(rows, keys)
         place = self._places(rows)
         known = np.flatnonzero(place >= 0)
-        if not len(known):
+        if len(known) * _FEW <= len(rows):  # to join a few with the others costs more than to read them again
             return self._storage.get(rows, keys)
         fresh = np.flatnonzero(place < 0)
         seen = pick_steps(self._batch.select(*keys), place[known])
@@ -206,6 +218,25 @@ def split(transforms: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
     return transforms[:cut], transforms[cut:]
 
 
+def for_batch(
+    transforms: Sequence[Any], number: int | None, places: Rows | None = None, first: int = 0
+) -> Sequence[Any]:
+    """Return the transforms, those that draw random numbers with the numbers of a batch.
+
+    Args:
+        number: of the batch; None: each transform's own next numbers.
+        places: [n] where each step is in the whole batch, of which a rank has a part; in order by default.
+        first: how many transforms there are before these.
+    """
+    if number is None:
+        return transforms
+    # Transforms of one seed draw different numbers, by where they are.
+    return [
+        part.for_batch(BatchChance(number + place * _ODD, places)) if is_random(part) else part
+        for place, part in enumerate(transforms, first)
+    ]
+
+
 def applied(transforms: Sequence[Any], batch: TensorDictBase) -> Any:
     """Return the batch after transforms, none of which may need neighbours.
 
@@ -225,6 +256,9 @@ class Compose:
     Args:
         transforms: callables from TensorDict to TensorDict, or transforms that need neighbours.
 
+    Attributes:
+        is_random: whether one draws random numbers.
+
     Raises:
         TransformError: a transform must not follow another one, such as ``FrameStack`` after ``NStep``.
         TypeError: one is not callable, nor a transform that needs neighbours.
@@ -239,6 +273,7 @@ class Compose:
 
     def __init__(self, *transforms: Transform) -> None:
         self.transforms: list[Any] = _in_order([part for transform in transforms for part in flat(transform)])
+        self.is_random = any(is_random(part) for part in self.transforms)
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
         """Return the batch after the transforms; those that need neighbours find them within the batch only."""
@@ -271,6 +306,7 @@ class Compose:
         if not -count <= index <= count:
             raise IndexError(f"transform {index}: expected -{count} to {count}")
         self.transforms = _in_order([*self.transforms[:index], *flat(transform), *self.transforms[index:]])
+        self.is_random = any(is_random(part) for part in self.transforms)
         return self
 
     def __len__(self) -> int:
@@ -313,9 +349,21 @@ def flat(transform: Any) -> Sequence[Any]:
 def _in_order(transforms: list[Any]) -> list[Any]:
     for place, transform in enumerate(transforms):
         _check(transform)
+        if needs_neighbours(transform):
+            _check_drawn(transform, transforms[:place])
         if hasattr(transform, "check_earlier"):
             transform.check_earlier(transforms[:place])
     return transforms
+
+
+def _check_drawn(transform: Any, earlier: Sequence[Any]) -> None:
+    """Raise TransformError if a transform would read neighbours that were drawn apart from the batch's steps."""
+    for part in earlier:
+        if is_random(part) and not (needs_neighbours(part) and is_random(transform)):
+            name = type(transform).__name__
+            raise TransformError(
+                f"{name} after {type(part).__name__} would read other steps changed at random; put {name} first"
+            )
 
 
 def _check(transform: Any) -> None:
@@ -397,6 +445,11 @@ class _WithinRows:
     def remaining(self, rows: Rows) -> Rows:
         """Return [n] steps from each one to the end of its trajectory in its row."""
         steps: Rows = (self.follow(rows, self._width) >= 0).sum(1)
+        return steps
+
+    def elapsed(self, rows: Rows) -> Rows:
+        """Return [n] the steps of its trajectory before each one in its row."""
+        steps: Rows = (self.precede(rows, self._width) >= 0).sum(1) - 1
         return steps
 
     def follow(self, rows: Rows, steps: int) -> Rows:

@@ -33,11 +33,13 @@ SIZE, SLICE, BATCH = 60, 3, 12
 by_priority = {"max_capacity": SIZE, "alpha": 0.7, "beta": 0.4}
 SAMPLERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "random": (RandomSampler, {}),
+    "random by length": (RandomSampler, {"trajectory_weights": "length"}),
     "without": (SamplerWithoutReplacement, {}),
     "without, dropping": (SamplerWithoutReplacement, {"drop_last": True, "shuffle": False}),
     "slices": (SliceSampler, {"slice_len": SLICE}),
     "any slices": (SliceSampler, {"slice_len": SLICE, "strict_length": False}),
     "slices by trajectory": (SliceSampler, {"num_slices": BATCH // SLICE, "weighting": "trajectory"}),
+    "slices by length": (SliceSampler, {"slice_len": SLICE, "trajectory_weights": "length"}),
     "slices that span": (SliceSampler, {"slice_len": SLICE, "span": (1, True)}),
     "contexts": (SliceSampler, {"slice_len": SLICE, "pad": "right"}),
     "contexts by trajectory": (SliceSampler, {"slice_len": SLICE, "pad": "left", "weighting": "trajectory"}),

@@ -1,0 +1,221 @@
+"""Goals for goal-conditioned learners: states that a step's trajectory reaches later, or any, and their rewards."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import NestedKey, TensorDictBase
+
+from rlx.buffer.protocol import Keys, Rows
+from rlx.buffer.storage.dataset import DatasetTrajectoryIndex
+from rlx.errors import SchemaMismatchError, TransformError
+from rlx.numbers import check_real, check_whole
+from rlx.transform.multi_step import NStep, ReturnToGo
+from rlx.transform.protocol import BatchChance, Neighbours, Reader, as_path, wanted
+
+RewardFunction = Callable[[TensorDictBase], torch.Tensor]
+_KINDS = ("current", "geometric", "uniform", "random")
+_CURRENT, _GEOMETRIC, _UNIFORM, _RANDOM = range(4)
+_ROUNDING = 1e-9  # of a sum of shares
+
+
+@dataclass(frozen=True)
+class Goals:
+    """Transform that gives each step goals: a mixture of states, as OGBench's ``GCDataset`` draws them.
+
+    A state is what a step observed, or what its trajectory's last step led to, if that was recorded. Goals of a batch
+    are drawn together, and so that a resumed run has the same. After ``FrameStack``, goals are stacked.
+
+    Args:
+        keys: the key that each goal is put at, and the key of the state that it is taken from. Several are of one
+            state. A goal is also set under ``next`` if it is stored there.
+        current: share of the steps whose goal is their own state.
+        geometric: share of those whose goal is a later state of their trajectory, a number of steps ahead that is
+            geometric with mean 1 / (1 - discount), and the last state at most.
+        uniform: share of those whose goal is a later state of their trajectory, all equally likely.
+        random: share of those whose goal is any stored step's state. Shares below a sum of 1 leave the remaining steps
+            their stored goals.
+        discount: of ``geometric``.
+        reward_fn: returns rewards [n] or [n, 1] of steps [n] with their new goals, in one call; without it, rewards
+            stay.
+        reward_key: where rewards are written.
+        steps_key: where to put the number of steps from a state to its goal: int64 [n, 1], 0 for the state itself, -1
+            for another one at random. Stored goals have -2.
+        seed: random seed; random by default.
+
+    Raises:
+        TransformError: shares are out of range, a key is not stored, ``reward_fn`` or goals have other shapes than
+            stored, or with ``reward_fn`` rewards were summed before.
+
+    Example:
+        >>> data = rlx.open("cartpole")
+        >>> goals = Goals({"goal": "observation"}, current=0.2, geometric=0.5, random=0.3, steps_key="steps", seed=0)
+        >>> batch = rlx.ReplayBuffer(storage=data, transform=goals, batch_size=64).sample()
+        >>> at_goal = batch["steps"].flatten() == 0
+        >>> bool((batch["goal"][at_goal] == batch["observation"][at_goal]).all())
+        True
+    """
+
+    keys: Mapping[NestedKey, NestedKey]
+    current: float = 0.0
+    geometric: float = 0.0
+    uniform: float = 0.0
+    random: float = 0.0
+    discount: float = 0.99
+    reward_fn: RewardFunction | None = None
+    reward_key: NestedKey = ("next", "reward")
+    steps_key: NestedKey | None = None
+    seed: int = field(default_factory=lambda: secrets.randbits(63))
+    _chance: BatchChance | None = field(default=None, init=False, repr=False)
+    _calls: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.keys, Mapping) and self.keys):
+            raise TransformError(f"keys {self.keys!r}: expected {{goal: state}}, such as {{'goal': 'observation'}}")
+        for name in _KINDS:
+            check_real(name, getattr(self, name), 0, 1, error=TransformError)
+        check_real("discount", self.discount, 0, 1, error=TransformError)
+        check_whole("seed", self.seed, None, error=TransformError)
+        if not 0 < sum(self._shares) <= 1 + _ROUNDING:
+            raise TransformError(f"shares sum to {sum(self._shares):g}: expected above 0, and 1 at most")
+
+    @property
+    def _shares(self) -> list[float]:
+        return [getattr(self, name) for name in _KINDS]
+
+    def for_batch(self, chance: BatchChance) -> Goals:
+        """Return the transform with the random numbers of one batch."""
+        drawn = copy(self)  # checked already
+        object.__setattr__(drawn, "_chance", chance)
+        return drawn
+
+    def check_earlier(self, earlier: list[Any]) -> None:
+        """Raise TransformError if an earlier transform sums rewards that this one computes anew."""
+        sums = [part for part in earlier if isinstance(part, NStep | ReturnToGo)]
+        if self.reward_fn is not None and sums:
+            raise TransformError(f"Goals after {type(sums[0]).__name__}: rewards of other goals would be summed")
+
+    def around(self, rows: Rows, keys: Keys | None, below: Reader) -> TensorDictBase:
+        """Return the steps at these rows with their goals."""
+        goals = [as_path(goal) for goal in self.keys]
+        made = [*goals, *(("next", *goal) for goal in goals)]
+        added = [*made, *([] if self.steps_key is None else [as_path(self.steps_key)])]
+        is_rewarded = self.reward_fn is not None and wanted(self.reward_key, keys)
+        if not (is_rewarded or any(wanted(path, keys) for path in added)):
+            return below.read(rows, keys)  # also where a later mixture asks for the states of other steps
+        # Only the user's function knows which keys it needs.
+        batch = below.read(rows, None if keys is None or is_rewarded else [*keys, *made])
+        chance = self._chance
+        if chance is None:
+            self._calls[0] += 1
+            chance = BatchChance(self._calls[0])
+        drawn = chance.uniform(self.seed, len(rows), 2)
+        kind = self._edges().searchsorted(drawn[:, 0], side="right")
+        index = cast("_Stored", below.index)
+        remaining = index.remaining(rows)
+        ahead = self._ahead(kind, drawn[:, 1], self._reachable(batch, below, rows, remaining))
+        source: Rows = index.after(rows, np.minimum(ahead, remaining - 1))
+        if (any_step := kind == _RANDOM).any():
+            source[any_step] = index.row_at((drawn[any_step, 1] * len(index)).astype(np.int64))
+        is_new, is_final = kind < len(_KINDS), ahead == remaining
+        for goal, state in self.keys.items():
+            self._put(batch, as_path(goal), _states(below, as_path(state), source[is_new], is_final[is_new]), is_new)
+        if self.steps_key is not None:
+            ahead[any_step] = np.where(source[any_step] == rows[any_step], 0, -1)
+            steps = torch.from_numpy(np.where(is_new, ahead, -2)[:, None])
+            batch.set(self.steps_key, steps.to(batch.device or "cpu"))
+        if self.reward_fn is not None and is_rewarded and is_new.any():
+            rewarded(batch, self.reward_fn, self.reward_key, is_new)
+        return batch
+
+    def _edges(self) -> NDArray[np.float64]:
+        edges = np.cumsum(self._shares)
+        return np.where(edges > 1 - _ROUNDING, 1.0, edges)
+
+    def _ahead(self, kind: Rows, place: NDArray[np.float64], last: Rows) -> Rows:
+        """Return [n] how many steps ahead of its own state each goal is, ``last`` at most; 0 of other kinds."""
+        ahead = np.zeros_like(last)
+        later = (kind == _UNIFORM) & (last > 0)
+        ahead[later] = 1 + np.minimum((place[later] * last[later]).astype(np.int64), last[later] - 1)
+        later = (kind == _GEOMETRIC) & (last > 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            waits = np.floor(np.log1p(-place[later]) / np.log(self.discount)) if self.discount < 1 else np.inf
+        ahead[later] = 1 + np.minimum(waits, last[later] - 1).astype(np.int64)
+        return ahead
+
+    def _reachable(self, batch: TensorDictBase, below: Reader, rows: Rows, remaining: Rows) -> Rows:
+        """Return [n] how many states of its trajectory follow each step's own, those that were recorded."""
+        led_to = [("next", *as_path(state)) for state in self.keys.values()]
+        if any(batch.get(path, None) is None for path in led_to):  # not stored, or not asked for
+            one = below.read(rows[:1], led_to)
+            if any(one.get(path, None) is None for path in led_to):
+                return remaining - 1
+        index = below.index
+        if isinstance(index, DatasetTrajectoryIndex):
+            trajectory, _ = index.locate(rows)
+            return remaining - ~index.table.final_recorded[trajectory]
+        return remaining
+
+    def _put(self, batch: TensorDictBase, goal: tuple[str, ...], states: torch.Tensor, is_new: NDArray[Any]) -> None:
+        for path in (goal, ("next", *goal)):
+            old = batch.get(path, None)
+            if old is None and path != goal:
+                continue
+            if old is not None and old.shape[1:] != states.shape[1:]:
+                raise SchemaMismatchError(
+                    f"{'/'.join(path)} is {list(old.shape[1:])}, its states are {list(states.shape[1:])}: expected one "
+                    "shape"
+                )
+            if is_new.all():
+                batch.set(path, states if old is None else states.to(old.dtype, copy=path != goal))
+            elif old is None:
+                raise TransformError(
+                    f"{'/'.join(goal)} is not stored: expected shares with a sum of 1, found {sum(self._shares):g}"
+                )
+            else:
+                at = torch.from_numpy(np.flatnonzero(is_new)).to(old.device)
+                batch.set(path, old.index_copy(0, at, states.to(old.dtype)))
+
+
+class _Stored(Neighbours, Protocol):
+    """An index of all stored steps."""
+
+    def __len__(self) -> int: ...
+
+    def row_at(self, ordinals: Rows) -> Rows:
+        """Return [n] the rows of the 0th, 1st, ... stored step."""
+
+
+def _states(below: Reader, key: tuple[str, ...], rows: Rows, is_final: NDArray[np.bool_]) -> torch.Tensor:
+    """Return [n, ...] what the steps at rows observed, or where ``is_final``, what they led to."""
+    after = ("next", *key)
+    found = below.read(rows, [key, after] if is_final.any() else [key])
+    states: torch.Tensor | None = found.get(key, None)
+    if states is None:
+        raise TransformError(f"{'/'.join(key)} is not stored: goals are taken from it")
+    if is_final.any():
+        at = torch.from_numpy(np.flatnonzero(is_final)).to(states.device)
+        states = states.index_copy(0, at, found.get(after).index_select(0, at))
+    return states
+
+
+def rewarded(batch: TensorDictBase, reward_fn: RewardFunction, key: NestedKey, is_new: NDArray[np.bool_]) -> None:
+    """Set the rewards of the steps of a batch that have new goals, by one call of a function.
+
+    Raises:
+        SchemaMismatchError: it gave another number of rewards.
+    """
+    stored = batch.get(key)
+    at = torch.from_numpy(np.flatnonzero(is_new)).to(stored.device)
+    rewards = reward_fn(batch if len(at) == len(stored) else batch[at])
+    expected = torch.Size([len(at), *stored.shape[1:]])
+    if rewards.numel() != expected.numel():
+        raise SchemaMismatchError(f"reward_fn gave {list(rewards.shape)}: expected {list(expected)}")
+    batch.set(key, stored.index_copy(0, at, rewards.reshape(expected).to(stored.dtype)))
