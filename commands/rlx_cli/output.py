@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Union
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from rlx.errors import RlxError
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+# What a result is shown as: a line, or a table.
+Part = Union[str, "Table", Listing]
 # Control characters except tab and line feed, direction marks, line separators, and lone surrogates, which stand for
 # bytes of a file name that are not UTF-8.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -31,6 +33,7 @@ _ARGUMENT = re.compile(r"`([a-z_]+?)_?`")
 _MESSAGES = ("message", "hint", "remedy")  # keys whose texts name arguments
 _SHORTEST = 4  # a shorter secret may be part of ordinary words
 _UNLIMITED = 10_000
+_MOST_FOLDED = 500  # rows of a table
 _SEVERITIES = {"warning": "yellow", "error": "red"}
 
 
@@ -144,7 +147,7 @@ class Output:
         """Return untrusted text as one line, without secrets and control characters."""
         return one_line(self.secrets.hidden(text))
 
-    def show(self, document: Any, *parts: "str | Table | Listing") -> None:
+    def show(self, document: Any, *parts: "Part") -> None:
         """Print a command's result: the document with ``--json``, otherwise the parts, each text on one line."""
         if not self.json:
             for part in parts:
@@ -155,7 +158,7 @@ class Output:
             shown = self.secrets.hidden_in(_with_options(document))
             sys.stdout.write(json.dumps(shown, indent=2, allow_nan=False) + "\n")
 
-    def _show_part(self, part: "str | Table | Listing") -> None:
+    def _show_part(self, part: "Part") -> None:
         if isinstance(part, Listing):
             sys.stdout.writelines(f"{self.shown(line)}\n" for line in part.lines())
             return
@@ -247,13 +250,15 @@ def _with_options(document: Any) -> Any:
     return [_with_options(value) for value in document] if isinstance(document, list | tuple) else document
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Part:
     """Return a table without rules.
 
     Args:
         columns: the headers; a leading ``>`` aligns a column of numbers to the right.
-        rows: the cells.
+        rows: the cells. Of very many, a terminal folds none: rich lays out only two thousand in a second.
     """
+    if len(rows) > _MOST_FOLDED:
+        return Listing(columns, lambda: rows)
     drawn = _grid(show_header=True)
     for column in columns:
         is_number = column.startswith(">")

@@ -8,7 +8,7 @@ import typer
 from rlx.api.arguments import BatchFormat
 from rlx.wording import excerpt, number, plural, shape, size
 from rlx_cli.options import complete_datasets
-from rlx_cli.output import Output, table
+from rlx_cli.output import Output, Part, table
 from rlx_cli.report import UsageError
 
 if TYPE_CHECKING:
@@ -139,20 +139,20 @@ def _show_batch(output: Output, drawn: "Sample", batch: "TensorDictBase") -> Non
     from rlx.api.sampling import head_columns
 
     described = [(name, kind["dtype"], shape(kind["shape"])) for name, kind in drawn.columns.items()]
-    parts: list[str | Table] = [f"{plural(drawn.steps, 'step')}, seed {drawn.seed}", ""]
+    parts: list[Part] = [f"{plural(drawn.steps, 'step')}, seed {drawn.seed}", ""]
     if (frames := _frames(output, batch)) is not None:
         parts += [frames, ""]
     parts += [_steps_table(head_columns(batch)), "", table(["column", "dtype", "shape"], described)]
     output.show(drawn.to_json(), *parts)
 
 
-def _steps_table(shown: "Mapping[str, NDArray[Any]]") -> "Table":
+def _steps_table(shown: "Mapping[str, NDArray[Any]]") -> Part:
     """Return a table of the first steps: the small columns, except root flags."""
     import numpy as np
 
     kept = {name: rows for name, rows in shown.items() if rows.dtype != bool or name.startswith("next/")}
     order = sorted(kept, key=lambda name: (not name.startswith(("index", "collector")), name.startswith("next/"), name))
-    cells = zip(*([_cell(np.asarray(row)) for row in kept[name]] for name in order), strict=True)
+    cells = list(zip(*([_cell(np.asarray(row)) for row in kept[name]] for name in order), strict=True))
     return table([f">{name}" for name in order], cells)
 
 
