@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, Union
+from typing import TYPE_CHECKING, Any, Self, TextIO, Union
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from rlx.errors import RlxError
@@ -116,12 +116,17 @@ def _secrets_of(url: str) -> set[str]:
 
 @dataclass
 class Output:
-    """Destination and form of a command's result, warnings and errors."""
+    """Destination and form of a command's result, warnings and errors.
+
+    Args:
+        results: where the result goes; while a command runs, ``sys.stdout`` is stderr (see ``results_apart``).
+    """
 
     json: bool = False
     quiet: bool = False
     debug: bool = False
     secrets: Secrets = field(default_factory=lambda: Secrets([]))
+    results: TextIO = field(default_factory=lambda: sys.stdout)
 
     @classmethod
     def of(cls, arguments: Sequence[str]) -> Self:
@@ -136,7 +141,9 @@ class Output:
     @cached_property
     def stdout(self) -> "Console":
         """Console of results; unlimited width unless it is a terminal."""
-        return _console(self.secrets, width=None if sys.stdout.isatty() else _UNLIMITED, highlight=False)
+        return _console(
+            self.secrets, file=self.results, width=None if self.results.isatty() else _UNLIMITED, highlight=False
+        )
 
     @cached_property
     def stderr(self) -> "Console":
@@ -153,20 +160,20 @@ class Output:
             for part in parts:
                 self._show_part(part)
         elif isinstance(document, dict) and any(isinstance(value, JsonRows) for value in document.values()):
-            write_document(document, sys.stdout, self.secrets.hidden_in)
+            write_document(document, self.results, self.secrets.hidden_in)
         else:
             shown = self.secrets.hidden_in(_with_options(document))
-            sys.stdout.write(json.dumps(shown, indent=2, allow_nan=False) + "\n")
+            self.results.write(json.dumps(shown, indent=2, allow_nan=False) + "\n")
 
     def _show_part(self, part: "Part") -> None:
         if isinstance(part, Listing):
-            sys.stdout.writelines(f"{self.shown(line)}\n" for line in part.lines())
+            self.results.writelines(f"{self.shown(line)}\n" for line in part.lines())
             return
         shown = self.shown(part) if isinstance(part, str) else part
         with self.stdout.capture() as printed:
             self.stdout.print(shown, markup=False, soft_wrap=isinstance(part, str))
         # Strip the padding of the last column.
-        sys.stdout.writelines(f"{line.rstrip()}\n" for line in printed.get().splitlines())
+        self.results.writelines(f"{line.rstrip()}\n" for line in printed.get().splitlines())
 
     def fail(self, error: RlxError) -> None:
         """Print the error that ends the command."""
@@ -314,6 +321,34 @@ def secure() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def results_apart() -> Iterator[None]:
+    """Keep stdout for results: ``sys.stdout`` writes to it, and what else is written there goes to stderr.
+
+    That is what environments, policies and the user's functions print, their code in C and their processes included.
+    """
+    stdout = sys.stdout
+    try:
+        number = stdout.fileno()
+    except OSError:  # captured in memory
+        yield
+        return
+    stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    if number == 1:
+        sys.stdout = open(kept, "w", encoding=stdout.encoding, errors=stdout.errors, closefd=False)  # noqa: SIM115
+    results = sys.stdout
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            results.flush()
+        sys.stdout = stdout
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def abandon(descriptor: int) -> None:

@@ -1,6 +1,5 @@
 """``rlx sample``: draw steps or slices from datasets, for a preview or for other programs."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -116,7 +115,7 @@ def sample(
         seed=seed,
         without_replacement=without_replacement,
         no_strict_length=no_strict_length,
-        output=sys.stdout.buffer if to_stdout else output,
+        output=shown.results.buffer if to_stdout else output,
         format=format,
     )
     if drawn.batch is not None:
@@ -131,7 +130,7 @@ def _check_stdout(output: Output, format: str | None) -> None:
         raise UsageError("--output - requires --format", hint="rlx sample --help")
     if output.json:
         raise UsageError("--json and --output - both write to stdout", hint="rlx sample --help")
-    if format != "jsonl" and sys.stdout.isatty():
+    if format != "jsonl" and output.results.isatty():
         raise UsageError(f"{format} is binary: expected a pipe or a file name, found a terminal", hint="-o FILE")
 
 
