@@ -22,6 +22,7 @@ FINAL_OBS = ("final_obs", "final_observation")
 MakeEnv = Callable[[], Any]
 # The types of almost all flags, which need no further check.
 _FLAGS = (bool, np.bool_)
+_RESULTS = 5  # of a step
 _EXACT = 1 << 53  # float64 holds all whole numbers up to here
 
 
@@ -49,12 +50,12 @@ class Lane(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Return gymnasium's two results."""
-        observation, info = self.env.reset(seed=seed, options=options)
+        observation, info = reset_results(self.env.reset(seed=seed, options=options))
         return self.taken(observation, 0), self._said(info)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Return gymnasium's five results."""
-        observation, reward, terminated, truncated, info = self.env.step(action)
+        observation, reward, terminated, truncated, info = step_results(self.env.step(action))
         self._steps += 1
         check_outcome(reward, terminated, truncated)
         info = copied(info) if terminated or truncated else info  # a reset may write into it
@@ -68,6 +69,37 @@ class Lane(gymnasium.Wrapper[Any, Any, Any, Any]):
         if not (self._sends and self._intake.remarks):
             return info
         return {**info, REMARKS: tuple(self._intake.drain().items())}
+
+
+def reset_results(results: Any, *, of_several: bool = False) -> tuple[Any, Any]:
+    """Return observation and info of a reset; raise TypeError if they are something else, such as old gym's.
+
+    Args:
+        results: as the environment returned them.
+        of_several: whether it is a vector environment, whose info may be a list.
+    """
+    kinds = (Mapping, list, tuple, np.ndarray) if of_several else Mapping
+    if isinstance(results, tuple) and len(results) == 2 and isinstance(results[1], kinds):
+        return results
+    raise TypeError(
+        f"reset returned {_kind(results)}, expected (observation, info): "
+        "without info it is the API of old gym; convert the environment, for example by the package shimmy"
+    )
+
+
+def step_results(results: Any) -> tuple[Any, Any, Any, Any, Any]:
+    """Return the five results of a step; raise TypeError if they are something else, such as old gym's four."""
+    if isinstance(results, tuple | list) and len(results) == _RESULTS:
+        return tuple(results)
+    old = ""
+    if isinstance(results, tuple) and len(results) == _RESULTS - 1:
+        old = ": four are the API of old gym, whose done does not tell termination from truncation; convert the "
+        old += "environment, for example by the package shimmy"
+    raise TypeError(f"step returned {_kind(results)}, expected (observation, reward, terminated, truncated, info){old}")
+
+
+def _kind(results: Any) -> str:
+    return f"{len(results)} values" if isinstance(results, tuple) else f"a {type(results).__name__}"
 
 
 def check_outcome(reward: Any, terminated: Any, truncated: Any) -> None:
@@ -159,7 +191,10 @@ class SerialVectorEnv(_Infos, SyncVectorEnv):
         infos: dict[str, Any] = {}
         are_plain = self._plain is not None
         for number, (env, action) in enumerate(zip(self._bare, actions, strict=True)):
-            observation, reward, is_terminated, is_truncated, info = env.step(action)
+            results = env.step(action)
+            if type(results) is not tuple or len(results) != _RESULTS:
+                results = step_results(results)
+            observation, reward, is_terminated, is_truncated, info = results
             if not (
                 (isinstance(reward, float) or (type(reward) is int and -_EXACT <= reward <= _EXACT))
                 and isinstance(is_terminated, _FLAGS)
@@ -171,7 +206,7 @@ class SerialVectorEnv(_Infos, SyncVectorEnv):
                 terminated[number], truncated[number] = is_terminated, is_truncated
                 final = self.envs[number].taken(observation, self._steps)
                 infos = self._add_info(infos, {"final_obs": final, "final_info": info}, number)
-                observation, info = env.reset()
+                observation, info = reset_results(env.reset())
             if info:
                 infos = self._add_info(infos, info, number)
             if are_plain and (
