@@ -58,6 +58,7 @@ shows the traceback of all errors.
 | 4 | access denied |
 | 5 | not found |
 | 6 | some shards failed, the others are complete; run the same command again, or the command in the hint |
+| 75 | another process is writing the dataset; the same command works when it has ended, as `make -j2` can retry |
 | 130 | interrupted by Ctrl-C; finished work is kept, and the message says how to resume |
 | 129, 131, 143 | the same, by SIGHUP, SIGQUIT and SIGTERM |
 | 141 | the reader closed stdout, as `head` does; prints no message |

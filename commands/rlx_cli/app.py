@@ -4,6 +4,7 @@ import inspect as inspect_module
 import re
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from functools import wraps
 from types import MappingProxyType
 from typing import Annotated, Any, cast
@@ -18,7 +19,7 @@ from rlx_cli.creating import collect, convert
 from rlx_cli.inspecting import cite, inspect
 from rlx_cli.merging import merge, split
 from rlx_cli.options import DebugOption, JsonOption, QuietOption
-from rlx_cli.output import Output, abandon, abandon_if_failed, secure
+from rlx_cli.output import Output, abandon, abandon_if_failed, results_apart, secure
 from rlx_cli.preprocessing import preprocess
 from rlx_cli.report import ERROR, INTERRUPTED, PIPE_CLOSED, USAGE, UsageError, exit_code
 from rlx_cli.sampling import sample
@@ -74,7 +75,8 @@ def with_output_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(**arguments: Any) -> None:
-        command(**{name: value for name, value in arguments.items() if name not in dict(_OUTPUT_OPTIONS)})
+        with redirect_stdout(sys.stderr):  # what the user's code prints; results go to Output's stream
+            command(**{name: value for name, value in arguments.items() if name not in dict(_OUTPUT_OPTIONS)})
 
     taken = inspect_module.signature(command)
     added = [
@@ -128,6 +130,13 @@ def rlx(
 def main() -> None:
     """Run the command of ``sys.argv``, and exit."""
     secure()
+    with results_apart():
+        code = _ended()
+    sys.exit(code)
+
+
+def _ended() -> int:
+    """Run the command; return its exit code."""
     output = Output.of(sys.argv[1:])
     try:
         code = _run(output)
@@ -138,7 +147,7 @@ def main() -> None:
     except OSError as exc:
         abandon(sys.stdout.fileno())
         code = _fail(Output(debug=output.debug, secrets=output.secrets), file_error(exc, "stdout"))
-    sys.exit(code)
+    return code
 
 
 def _run(output: Output) -> int:

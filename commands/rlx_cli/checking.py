@@ -7,14 +7,12 @@ import typer
 
 from rlx.wording import command, plural, size, without_secrets
 from rlx_cli.options import AnyDatasetArgument, DatasetArgument, FromOption, complete_datasets
-from rlx_cli.output import Output, as_options, table
+from rlx_cli.output import Output, Part, as_options, table
 from rlx_cli.progress import showing
 from rlx_cli.report import CORRUPT, ERROR, unreadable_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rich.table import Table
 
     from rlx.checks.check import Finding
     from rlx.pipeline.doctor import Checkup
@@ -149,7 +147,7 @@ def doctor(
     parts = [_summary(name, checkup)]
     if (copy := checkup.fixed) is not None:
         parts.append(f"{copy.dataset} keeps {plural(copy.trajectories, 'trajectory')} and leaves out {copy.left_out:,}")
-    found: list[str | Table] = [_table(checkup.findings), *_advice(checkup.findings), ""] if checkup.findings else []
+    found: list[Part] = [_table(checkup.findings), *_advice(checkup.findings), ""] if checkup.findings else []
     shown.show(checkup.to_json(), *found, *parts)
     if not checkup.ok:
         raise typer.Exit(CORRUPT)
@@ -164,7 +162,7 @@ def _summary(name: str, checkup: "Checkup") -> str:
     return f"{name}: {said or 'no problems'} in {seen}"
 
 
-def _table(findings: "Sequence[Finding]") -> "Table":
+def _table(findings: "Sequence[Finding]") -> Part:
     rows = [
         (str(one.severity), one.check, f"{one.count:,}", one.what, ", ".join(map(str, one.places[:2])) or "-")
         for one in findings

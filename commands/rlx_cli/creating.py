@@ -98,7 +98,7 @@ def collect(
             "--step-timeout",
             min=0.001,
             metavar="SECONDS",
-            help="Time limit of a step or reset; a worker that exceeds it is replaced.",
+            help="Time limit of make, reset, step and close; a worker that exceeds it is replaced.",
             show_default="no limit",
         ),
     ] = None,

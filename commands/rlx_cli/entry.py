@@ -13,6 +13,7 @@ _SIGINT = 2
 # Sent by batch systems, a closing terminal and Ctrl-\.
 _ENDING = ("SIGTERM", "SIGHUP", "SIGQUIT")
 _AGAIN_S = 0.01
+_INSIST_S = 0.2  # far longer than the main thread takes to notice a signal
 # Where an exception does harm: HDF5 calls methods of Disk, and then crashes or leaves the file half closed; a Condition
 # would stay locked for ever, and with it the threads that share it.
 _NOT_IN = ("Disk.", "Condition._", "Condition.notify")
@@ -45,7 +46,11 @@ def main() -> None:
 
 def _raise_as_ctrl_c(received: list[int]) -> None:
     """Make terminating signals raise KeyboardInterrupt, and record their numbers."""
+    import _signal  # type: ignore[import-not-found]  # the part in C: the other may be interrupted
+    import _thread
     import sys
+
+    main_thread = _thread.get_ident()
 
     def interrupt(number: int, frame: "FrameType | None") -> None:
         received.append(number)
@@ -55,15 +60,14 @@ def _raise_as_ctrl_c(received: list[int]) -> None:
             raise KeyboardInterrupt
 
     def repeat(number: int) -> None:
-        import _thread  # threading's own threads begin with a Condition
-        import os
         import time
 
         def again() -> None:
             time.sleep(_AGAIN_S)
-            os.kill(os.getpid(), number)
+            # To the main thread: one that waits for a lock does not notice a signal that another thread has received.
+            _signal.pthread_kill(main_thread, number)
 
-        _thread.start_new_thread(again, ())
+        _thread.start_new_thread(again, ())  # threading's own threads begin with a Condition
 
     def repeat_ignored(unraisable: "sys.UnraisableHookArgs") -> None:
         """Send again what was raised where Python does not let it through, such as in a finalizer."""
@@ -72,13 +76,32 @@ def _raise_as_ctrl_c(received: list[int]) -> None:
         else:
             sys.__unraisablehook__(unraisable)
 
+    def insist(wakeups: int) -> None:
+        """Send a signal again that the main thread does not notice: it came as the thread began to wait for a lock."""
+        import os
+        import time
+
+        noticed = 0
+        while number := os.read(wakeups, 1):
+            time.sleep(_INSIST_S)
+            if len(received) == noticed and number[0] in handled:
+                _signal.pthread_kill(main_thread, number[0])
+            noticed = len(received)
+
     sys.unraisablehook = repeat_ignored
+    import os
     import signal  # last: Ctrl-C may interrupt its own imports
 
+    handled = set[int]()
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    _thread.start_new_thread(insist, (reader,))
     for name in ("SIGINT", *_ENDING):
         number = getattr(signal, name, None)  # Windows lacks two of them
         # nohup ignores SIGHUP.
         if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            handled.add(number)
             signal.signal(number, interrupt)
 
 

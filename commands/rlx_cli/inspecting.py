@@ -13,13 +13,11 @@ from rlx.errors import RlxError
 from rlx.files.urls import is_url
 from rlx.wording import note_in_words, number, pasteable, plural, shape, size, sparkline, without_secrets
 from rlx_cli.options import AnyDatasetArgument
-from rlx_cli.output import Output, facts, table
+from rlx_cli.output import Output, Part, facts, table
 from rlx_cli.rows import JsonRows, Listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from rich.table import Table
 
     from rlx.results import Inspection
 
@@ -60,7 +58,7 @@ def inspect(
     output: Output = ctx.obj
     found = rlx.inspect(dataset, stats=stats, trajectories=trajectories, plot=plot)
     document = replace(found, trajectory=None).to_json()
-    parts: list[str | Table | Listing] = [*_overview(document)]
+    parts: list[Part] = [*_overview(document)]
     if found.stats is not None:
         from rlx.store.statistics import OF_ALL
 
@@ -77,7 +75,7 @@ def inspect(
     output.show(document, *parts)
 
 
-def _overview(document: dict[str, Any]) -> "list[str | Table]":
+def _overview(document: dict[str, Any]) -> list[Part]:
     from rlx.store.foreign_types import in_words
 
     ratio, raw = document["ratio"], size(document["raw_bytes"])
@@ -96,7 +94,7 @@ def _overview(document: dict[str, Any]) -> "list[str | Table]":
         (name, field["role"], field["dtype"], shape(field["shape"]), in_words(field.get("space")))
         for name, field in document["schema"].items()
     ]
-    parts: list[str | Table] = [
+    parts: list[Part] = [
         document["id"],
         facts(named),
         "",
@@ -159,9 +157,9 @@ def _whole(episodes: "Mapping[str, Any]") -> str:
     return f"{said}; mean return {number(episodes['mean_return'])}, mean length {number(episodes['mean_length'])}"
 
 
-def _stats_tables(stats: "Mapping[str, Any]") -> "list[str | Table]":
+def _stats_tables(stats: "Mapping[str, Any]") -> list[Part]:
     measured = [row for name, figures in stats.items() if "counts" not in figures for row in _measured(name, figures)]
-    parts: list[str | Table] = [table(["", ">min", ">max", ">mean", ">std"], measured)]
+    parts: list[Part] = [table(["", ">min", ">max", ">mean", ">std"], measured)]
     for name, figures in stats.items():
         if counts := figures.get("counts"):
             total = sum(counts.values())

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TextIO, Union
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from rlx.errors import RlxError
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+# What a result is shown as: a line, or a table.
+Part = Union[str, "Table", Listing]
 # Control characters except tab and line feed, direction marks, line separators, and lone surrogates, which stand for
 # bytes of a file name that are not UTF-8.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -31,6 +33,7 @@ _ARGUMENT = re.compile(r"`([a-z_]+?)_?`")
 _MESSAGES = ("message", "hint", "remedy")  # keys whose texts name arguments
 _SHORTEST = 4  # a shorter secret may be part of ordinary words
 _UNLIMITED = 10_000
+_MOST_FOLDED = 500  # rows of a table
 _SEVERITIES = {"warning": "yellow", "error": "red"}
 
 
@@ -113,12 +116,17 @@ def _secrets_of(url: str) -> set[str]:
 
 @dataclass
 class Output:
-    """Destination and form of a command's result, warnings and errors."""
+    """Destination and form of a command's result, warnings and errors.
+
+    Args:
+        results: where the result goes; while a command runs, ``sys.stdout`` is stderr (see ``results_apart``).
+    """
 
     json: bool = False
     quiet: bool = False
     debug: bool = False
     secrets: Secrets = field(default_factory=lambda: Secrets([]))
+    results: TextIO = field(default_factory=lambda: sys.stdout)
 
     @classmethod
     def of(cls, arguments: Sequence[str]) -> Self:
@@ -133,7 +141,9 @@ class Output:
     @cached_property
     def stdout(self) -> "Console":
         """Console of results; unlimited width unless it is a terminal."""
-        return _console(self.secrets, width=None if sys.stdout.isatty() else _UNLIMITED, highlight=False)
+        return _console(
+            self.secrets, file=self.results, width=None if self.results.isatty() else _UNLIMITED, highlight=False
+        )
 
     @cached_property
     def stderr(self) -> "Console":
@@ -144,26 +154,26 @@ class Output:
         """Return untrusted text as one line, without secrets and control characters."""
         return one_line(self.secrets.hidden(text))
 
-    def show(self, document: Any, *parts: "str | Table | Listing") -> None:
+    def show(self, document: Any, *parts: "Part") -> None:
         """Print a command's result: the document with ``--json``, otherwise the parts, each text on one line."""
         if not self.json:
             for part in parts:
                 self._show_part(part)
         elif isinstance(document, dict) and any(isinstance(value, JsonRows) for value in document.values()):
-            write_document(document, sys.stdout, self.secrets.hidden_in)
+            write_document(document, self.results, self.secrets.hidden_in)
         else:
             shown = self.secrets.hidden_in(_with_options(document))
-            sys.stdout.write(json.dumps(shown, indent=2, allow_nan=False) + "\n")
+            self.results.write(json.dumps(shown, indent=2, allow_nan=False) + "\n")
 
-    def _show_part(self, part: "str | Table | Listing") -> None:
+    def _show_part(self, part: "Part") -> None:
         if isinstance(part, Listing):
-            sys.stdout.writelines(f"{self.shown(line)}\n" for line in part.lines())
+            self.results.writelines(f"{self.shown(line)}\n" for line in part.lines())
             return
         shown = self.shown(part) if isinstance(part, str) else part
         with self.stdout.capture() as printed:
             self.stdout.print(shown, markup=False, soft_wrap=isinstance(part, str))
         # Strip the padding of the last column.
-        sys.stdout.writelines(f"{line.rstrip()}\n" for line in printed.get().splitlines())
+        self.results.writelines(f"{line.rstrip()}\n" for line in printed.get().splitlines())
 
     def fail(self, error: RlxError) -> None:
         """Print the error that ends the command."""
@@ -247,13 +257,15 @@ def _with_options(document: Any) -> Any:
     return [_with_options(value) for value in document] if isinstance(document, list | tuple) else document
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Part:
     """Return a table without rules.
 
     Args:
         columns: the headers; a leading ``>`` aligns a column of numbers to the right.
-        rows: the cells.
+        rows: the cells. Of very many, a terminal folds none: rich lays out only two thousand in a second.
     """
+    if len(rows) > _MOST_FOLDED:
+        return Listing(columns, lambda: rows)
     drawn = _grid(show_header=True)
     for column in columns:
         # Without ``no_wrap``: rich would cut numbers on a narrow terminal, and not say so.
@@ -305,6 +317,34 @@ def secure() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def results_apart() -> Iterator[None]:
+    """Keep stdout for results: ``sys.stdout`` writes to it, and what else is written there goes to stderr.
+
+    That is what environments, policies and the user's functions print, their code in C and their processes included.
+    """
+    stdout = sys.stdout
+    try:
+        number = stdout.fileno()
+    except OSError:  # captured in memory
+        yield
+        return
+    stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    if number == 1:
+        sys.stdout = open(kept, "w", encoding=stdout.encoding, errors=stdout.errors, closefd=False)  # noqa: SIM115
+    results = sys.stdout
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            results.flush()
+        sys.stdout = stdout
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def abandon(descriptor: int) -> None:

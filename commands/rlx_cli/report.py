@@ -14,6 +14,7 @@ from rlx.errors import (
     CorruptDatasetError,
     CorruptShardError,
     DatasetError,
+    DatasetLockedError,
     DatasetNotFoundError,
     FileAccessError,
     ForbiddenError,
@@ -40,6 +41,7 @@ CORRUPT = 3
 FORBIDDEN = 4
 NOT_FOUND = 5
 PARTIAL = 6
+LOCKED = 75  # EX_TEMPFAIL: the same command works later
 INTERRUPTED = 130
 PIPE_CLOSED = 141  # 128 + SIGPIPE, as shells report it
 
@@ -65,6 +67,7 @@ _CODES: Mapping[type[RlxError], int] = MappingProxyType(
         PolicyNotFoundError: NOT_FOUND,
         DatasetNotFoundError: NOT_FOUND,
         PartialError: PARTIAL,
+        DatasetLockedError: LOCKED,
         InterruptedWorkError: INTERRUPTED,
     }
 )

@@ -1,6 +1,5 @@
 """``rlx sample``: draw steps or slices from datasets, for a preview or for other programs."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -8,7 +7,7 @@ import typer
 from rlx.api.arguments import BatchFormat
 from rlx.wording import excerpt, number, plural, shape, size
 from rlx_cli.options import complete_datasets
-from rlx_cli.output import Output, table
+from rlx_cli.output import Output, Part, table
 from rlx_cli.report import UsageError
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ def sample(
         seed=seed,
         without_replacement=without_replacement,
         no_strict_length=no_strict_length,
-        output=sys.stdout.buffer if to_stdout else output,
+        output=shown.results.buffer if to_stdout else output,
         format=format,
     )
     if drawn.batch is not None:
@@ -131,7 +130,7 @@ def _check_stdout(output: Output, format: str | None) -> None:
         raise UsageError("--output - requires --format", hint="rlx sample --help")
     if output.json:
         raise UsageError("--json and --output - both write to stdout", hint="rlx sample --help")
-    if format != "jsonl" and sys.stdout.isatty():
+    if format != "jsonl" and output.results.isatty():
         raise UsageError(f"{format} is binary: expected a pipe or a file name, found a terminal", hint="-o FILE")
 
 
@@ -139,20 +138,20 @@ def _show_batch(output: Output, drawn: "Sample", batch: "TensorDictBase") -> Non
     from rlx.api.sampling import head_columns
 
     described = [(name, kind["dtype"], shape(kind["shape"])) for name, kind in drawn.columns.items()]
-    parts: list[str | Table] = [f"{plural(drawn.steps, 'step')}, seed {drawn.seed}", ""]
+    parts: list[Part] = [f"{plural(drawn.steps, 'step')}, seed {drawn.seed}", ""]
     if (frames := _frames(output, batch)) is not None:
         parts += [frames, ""]
     parts += [_steps_table(head_columns(batch)), "", table(["column", "dtype", "shape"], described)]
     output.show(drawn.to_json(), *parts)
 
 
-def _steps_table(shown: "Mapping[str, NDArray[Any]]") -> "Table":
+def _steps_table(shown: "Mapping[str, NDArray[Any]]") -> Part:
     """Return a table of the first steps: the small columns, except root flags."""
     import numpy as np
 
     kept = {name: rows for name, rows in shown.items() if rows.dtype != bool or name.startswith("next/")}
     order = sorted(kept, key=lambda name: (not name.startswith(("index", "collector")), name.startswith("next/"), name))
-    cells = zip(*([_cell(np.asarray(row)) for row in kept[name]] for name in order), strict=True)
+    cells = list(zip(*([_cell(np.asarray(row)) for row in kept[name]] for name in order), strict=True))
     return table([f">{name}" for name in order], cells)
 
 

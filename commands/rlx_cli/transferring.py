@@ -25,13 +25,11 @@ from rlx_cli.options import (
     complete_games,
     complete_runs,
 )
-from rlx_cli.output import Output, table
+from rlx_cli.output import Output, Part, table
 from rlx_cli.progress import showing
 from rlx_cli.report import interruptible, resumable, show_reports, show_transfer
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from rlx.pipeline.catalog import CatalogEntry
     from rlx.pipeline.download import DownloadPlan
     from rlx.pipeline.transfers import TransferPlan
@@ -91,7 +89,7 @@ def list_runs(
 
     output: Output = ctx.obj
     here, there = here_and_there(url, remote=remote, local=local, game=game, source=source, search=search)
-    parts: list[str | Table] = [_here_table(here)] if here else []
+    parts: list[Part] = [_here_table(here)] if here else []
     if pushed := [entry for entry in there if entry.steps is not None]:
         parts += ["", _here_table(pushed)] if parts else [_here_table(pushed)]
     if others := [entry for entry in there if entry.shards is None]:
@@ -118,7 +116,7 @@ def _show_sources(output: Output, **options: Any) -> None:
     output.show([one.to_json() for one in found], shown, *(["", *said] if said else []))
 
 
-def _here_table(entries: "Sequence[CatalogEntry]") -> "Table":
+def _here_table(entries: "Sequence[CatalogEntry]") -> Part:
     rows = [
         (
             entry.id if entry.version is None else f"{entry.id} {entry.version}",
@@ -136,7 +134,7 @@ def _here_table(entries: "Sequence[CatalogEntry]") -> "Table":
     return table(columns, rows)
 
 
-def _others_table(entries: "Sequence[CatalogEntry]") -> "Table":
+def _others_table(entries: "Sequence[CatalogEntry]") -> Part:
     rows = [(entry.id, "yes" if entry.local else "-", entry.source) for entry in entries]
     return table(["dataset", "local", "files"], rows)
 
@@ -145,7 +143,7 @@ def _counted(count: int | None) -> str:
     return "?" if count is None else f"{count:,}"
 
 
-def _there_table(entries: "Sequence[CatalogEntry]") -> "Table":
+def _there_table(entries: "Sequence[CatalogEntry]") -> Part:
     """Return a table with one line for all runs of a game with the same number of shards."""
     rows = []
     for (game, shards), group in groupby(entries, key=lambda entry: (entry.game, entry.shards)):

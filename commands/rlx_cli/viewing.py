@@ -1,10 +1,9 @@
 """``rlx view``: datasets in a browser or a terminal, and pictures of them."""
 
 import shutil
-import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -80,7 +79,7 @@ def view(
     if term:
         if output is not None or other is not None:
             raise UsageError("--term excludes --output and a second dataset")
-        _play(opened, episode, fps or _TERMINAL_FPS)
+        _play(shown.results, opened, episode, fps or _TERMINAL_FPS)
         return
     if output is not None:
         with showing(shown, f"view {output.name}") as progress:
@@ -88,23 +87,23 @@ def view(
         _show_file(shown, name, written)
         return
     # A browser in this terminal would not help, and a program that reads the URL has none.
-    no_browser = no_browser or not sys.stdout.isatty()
+    no_browser = no_browser or not shown.results.isatty()
     with rlx.view(opened, beside, episode=episode, fps=fps, port=port, no_browser=no_browser) as viewer:
         shown.say("hint", "Ctrl-C stops the server")
         try:
             shown.show(viewer.to_json(), f"{name}: {viewer.url}")
-            sys.stdout.flush()
+            shown.results.flush()
             viewer.wait()
         except KeyboardInterrupt:
             shown.stderr.print()
 
 
-def _play(dataset: "Dataset", episode: int | None, fps: int) -> None:
+def _play(screen: TextIO, dataset: "Dataset", episode: int | None, fps: int) -> None:
     """Draw the frames of an episode over each other; Ctrl-C stops it."""
     from rlx.viewer.episode import Episode, notable
     from rlx.viewer.terminal import asked_terminal, drop_late_answer, terminal_frames
 
-    if not sys.stdout.isatty():
+    if not screen.isatty():
         raise UsageError("--term requires a terminal", hint="-o FILE.gif writes a film")
     chosen = Episode(dataset, next(iter(notable(dataset).values()), 0) if episode is None else episode)
     size, terminal = shutil.get_terminal_size(), asked_terminal()
@@ -112,8 +111,8 @@ def _play(dataset: "Dataset", episode: int | None, fps: int) -> None:
     try:
         for lines in terminal_frames(chosen, lambda: size, terminal):  # noqa: B023  (the size of this turn)
             unfinished = len(lines)
-            sys.stdout.write(back + "".join(f"{line}\x1b[K\n" if line else "\n" for line in lines))
-            sys.stdout.flush()
+            screen.write(back + "".join(f"{line}\x1b[K\n" if line else "\n" for line in lines))
+            screen.flush()
             unfinished = 0
             now = time.monotonic()
             due = max(due + 1 / fps, now)
@@ -125,8 +124,8 @@ def _play(dataset: "Dataset", episode: int | None, fps: int) -> None:
         pass
     finally:
         # Ctrl-C may have cut an escape sequence: end graphics and colours, and move the cursor down.
-        sys.stdout.write("\x1b\\\x1b[0m" + (f"\x1b[{unfinished}E" if unfinished else ""))
-        sys.stdout.flush()
+        screen.write("\x1b\\\x1b[0m" + (f"\x1b[{unfinished}E" if unfinished else ""))
+        screen.flush()
         if terminal.is_late:
             drop_late_answer()
 

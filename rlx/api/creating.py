@@ -92,8 +92,8 @@ def collect(
         reward_dtype: ``float32``, which rounds, or ``float64``; by default float64 if float32 would change a reward.
         seed: random seed.
         shard_steps: steps per shard; at most this many are lost in a crash.
-        step_timeout: seconds that a step or reset may take, without limit by default; a worker that exceeds them is
-            replaced.
+        step_timeout: seconds that making an environment, reset, step or close may take; a worker that exceeds them is
+            replaced. By default, only close has a limit, 30 seconds.
         store: ``zarr`` or ``memmap``.
         codec: such as ``zstd:level=19``; ``zstd-dict`` for zarr and ``none`` for memmap by default.
         engine: where workers run: ``local``, or ``ray`` for a Ray cluster.

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -10,12 +11,12 @@ from importlib.metadata import PackageNotFoundError, version
 from rlx.collector.environment.intake import Remarks
 from rlx.collector.rollout.episodes import StepLayout, agreed
 from rlx.collector.worker.pool import RemainingBudget, ShardActor, ShardPool
-from rlx.collector.worker.shard_worker import Collection, ShardWorkerConfig
+from rlx.collector.worker.shard_worker import CAREFUL_STEPS, CHUNK_STEPS, Collection, ShardWorkerConfig
 from rlx.errors import DatasetExistsError
 from rlx.manifest import ShardRecord
 from rlx.progress import Progress
 from rlx.store.dataset import Dataset
-from rlx.store.dataset_writer import DatasetWriter
+from rlx.store.dataset_writer import DatasetWriter, shard_of
 from rlx.store.layout import shard_name
 from rlx.store.writer import ShardFormat
 
@@ -28,7 +29,10 @@ class DatasetCollector:
     """Collector that writes: adds the missing steps or episodes of a collection to a dataset.
 
     Args:
+        start: starts a worker's process, in which a ``ShardWorker`` of the collection is made.
         progress: receives ``steps`` or ``episodes``.
+        journals: whether finished episodes are kept in journals until their shard is listed; workers of this process
+            need none.
 
     Attributes:
         remarks: those on what the environments of all workers gave.
@@ -38,9 +42,11 @@ class DatasetCollector:
         self,
         collection: Collection,
         writer: DatasetWriter,
-        start: Callable[[ShardWorkerConfig], ShardActor],
+        start: Callable[[], ShardActor],
         progress: Progress,
         command: str,
+        *,
+        journals: bool = True,
     ) -> None:
         listed = writer.manifest
         self._collection = collection
@@ -52,6 +58,7 @@ class DatasetCollector:
         self._next_session = 1 + max((int(shard.origin.get("session", 0)) for shard in listed.shards), default=-1)
         self._sessions: dict[int, int] = {}
         self._listed_of = Counter[int]()
+        self._journals = writer.partial("journals").absolute() if journals else None
         self._first_shard, self._first_episode = next_numbers(writer)
         self._lineage_entry = {
             "command": command,
@@ -75,23 +82,36 @@ class DatasetCollector:
                 ShardPool(self, self._budgets(left), self._collection.num_envs).collect()
             finally:
                 self._writer.flush()
+                if self._journals is not None:
+                    shutil.rmtree(self._journals, ignore_errors=True)
         self._save_as_complete()
 
-    def start(self, worker: int, episodes: int) -> ShardActor:
-        """Start a worker. Those that are started together share a session; a replacement has its own."""
-        if worker in self._sessions:
+    def start(self, worker: int) -> ShardActor:  # noqa: ARG002  (all are alike)
+        """Start the process of a worker."""
+        return self._start()
+
+    def config(self, worker: int, episodes: int) -> ShardWorkerConfig:
+        """Return how a worker begins. Those that begin together share a session; a replacement has its own."""
+        is_replacement = worker in self._sessions
+        if is_replacement:
             self._next_session = 1 + max(self._sessions.values())
         self._sessions[worker] = self._next_session
-        config = ShardWorkerConfig(
-            self._collection,
+        return ShardWorkerConfig(
             self._next_session,
             worker,
             (self._first_episode + worker + episodes * self._collection.workers, self._collection.workers),
             self._writer.path.absolute(),
             os.getpid(),
             self._format,
+            self._journals,
+            CAREFUL_STEPS if is_replacement else CHUNK_STEPS,
         )
-        return self._start(config)
+
+    def recover(self, worker: int, name: str) -> ShardRecord | None:  # noqa: ARG002  (the name is its own)
+        """Write the shard that a dead worker had begun, of its finished episodes; None if it had none."""
+        if self._journals is None or self._format is None or not (journal := self._journals / name).exists():
+            return None
+        return shard_of(journal, self._writer, self._format)
 
     def decide(self, layouts: Sequence[StepLayout]) -> ShardFormat:
         """Return how shards of steps like these are written."""
@@ -133,6 +153,8 @@ class DatasetCollector:
             "worker": worker,
         }
         self._writer.add(record, origin=origin, dropped={})
+        if self._journals is not None:
+            (self._journals / record.name).unlink(missing_ok=True)
         if not self._writer.due_s:
             self._writer.flush()
 

@@ -61,7 +61,7 @@ class MultiCollector(BaseCollector):
         policy_factory: a function that returns the policy in every worker. It is also called in this process: if it
             returns a module, all workers get the weights of that module. Or a list of functions, one per worker: these
             are not called in this process, and weights cannot be updated.
-        step_timeout: seconds that a step or a reset of an environment may take, without limit by default; a worker that
+        step_timeout: seconds that make, reset, step or close may take, without limit by default; a worker that
             exceeds them is killed.
         actors: where workers run; in processes of this machine by default. The collector opens and closes it.
 

@@ -173,7 +173,7 @@ def made(make: Callable[[], Callable[[Any], Any]]) -> Callable[[Any], Any]:
 def answered(function: Callable[[Any], Any], task: bytes) -> bytes:
     """Return the function's answer to a pickled task, or its exception, pickled; ``opened`` is the reverse."""
     try:
-        answer: bytes = cloudpickle.dumps((False, function(pickle.loads(task)), None))
+        answer: bytes = cloudpickle.dumps((False, function(pickle.loads(task)), None, None))
     except Exception as exc:  # whatever a stranger's function raises
         return error_answer(exc)
     return answer
@@ -182,21 +182,27 @@ def answered(function: Callable[[Any], Any], task: bytes) -> bytes:
 def error_answer(error: Exception) -> bytes:
     """Return the answer that raises an error which is being handled."""
     remote = traceback.format_exc()
-    # Without its traceback and cause: frames cannot be pickled, and both are in the text.
-    try:
-        answer: bytes = cloudpickle.dumps((True, error, remote))
-        pickle.loads(answer)
-    except Exception:  # some exceptions cannot be rebuilt from their arguments
-        answer = cloudpickle.dumps((True, RuntimeError(f"{type(error).__name__}: {error}"), remote))
+    # Without tracebacks, whose frames cannot be pickled: they are in the text.
+    sent, cause = _rebuildable(error), _rebuildable(error.__cause__)
+    answer: bytes = cloudpickle.dumps((True, sent, remote, cause))
     return answer
+
+
+def _rebuildable(error: BaseException | None) -> BaseException | None:
+    """Return an error, or one that says what it is where it cannot be rebuilt from its arguments."""
+    try:
+        pickle.loads(cloudpickle.dumps(error))
+    except Exception:  # whatever a stranger's class raises
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def opened(answer: bytes) -> Any:
     """Return the answer, or raise the error with the other process's traceback as a note."""
-    is_error, value, remote = pickle.loads(answer)
+    is_error, value, remote, cause = pickle.loads(answer)
     if is_error:
         value.add_note(f"in the other process:\n{remote}")
-        raise value
+        raise value from cause
     return value
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -25,7 +27,9 @@ from rlx.engine.actor import ActorDiedError, ProcessActor, ProcessActors, answer
 from rlx.engine.shared_memory import Pulse, PulseWatch, open_pulse, pulse_file
 from rlx.errors import WorkerLostError
 from rlx.fork import on_fork
+from rlx.traces import place_in
 
+logger = logging.getLogger(__name__)
 A = TypeVar("A")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -34,6 +38,10 @@ _END = b""  # No pickle is empty.
 # this process waits for those left open.
 _BOOT = "import sys; sys.path[:] = sys.argv[2:]; from rlx.engine.local_actors import serve; serve(sys.argv[1])"
 _LOOK_S = 0.1
+_LOOKS = 10
+_MOST_DUMPED = 1 << 16
+_CLOSE_S = 30.0  # For a function's ``close`` where the work is done, if steps have no limit.
+_NOTHING = cloudpickle.dumps(None)
 _GRACE_S = 5.0  # For a function's ``close``, before its process is killed.
 _ORPHAN_GRACE_S = 0.5  # The same, of a process whose parent has ended.
 
@@ -50,15 +58,17 @@ class LocalActor(ProcessActor[T, R]):
         self._pipe, theirs = Pipe()
         self._step_timeout = step_timeout
         self._watch: PulseWatch | None = None
+        self._dump = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
         with theirs, ExitStack() as stack:
-            fds = [theirs.fileno()]
+            fds = [theirs.fileno(), self._dump.fileno()]
             if step_timeout is not None:
                 fds.append(stack.enter_context(pulse_file()).fileno())
-                self._watch = PulseWatch(Pulse(fds[1]), step_timeout)
+                self._watch = PulseWatch(Pulse(fds[-1]), step_timeout)
             command = [sys.executable, "-c", _BOOT, ",".join(map(str, fds)), *sys.path]
             # A group of its own, so that Ctrl-C in a terminal does not reach it.
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=fds, process_group=0)
         self._pending: deque[Future[R]] = deque()
+        self._closing: Future[R] | None = None
         self._is_left = False
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
         self._outbox.put(made_of)
@@ -80,12 +90,25 @@ class LocalActor(ProcessActor[T, R]):
         return self._process.pid
 
     def close(self, *, at_once: bool = False) -> None:
-        """End the process and wait until it has ended."""
+        """End the process and wait until it has ended; warn of a ``close`` that fails or does not end."""
         self.end(at_once=at_once)
         if at_once and not self._is_left:
             self._receiver.join(_GRACE_S)
             self._process.kill()
+        elif self._closing is not None and not self._is_left and self._receiver.is_alive():
+            self._await_close(self._closing)
         self._receiver.join()
+
+    def _await_close(self, closing: Future[R]) -> None:
+        wait([future for future in list(self._pending) if future is not closing])
+        try:
+            # A watched process has a limit of its own.
+            closing.result(_CLOSE_S if self._watch is None else None)
+        except TimeoutError:
+            logger.warning("closing an actor did not end within %g s%s: its process is killed", _CLOSE_S, self._place())
+            self._process.kill()
+        except Exception as exc:  # whatever a stranger's function raises: all work is done, and nothing is lost
+            logger.warning("closing an actor failed: %s", exc)
 
     def end(self, *, at_once: bool) -> None:
         """Tell the process to end, without waiting."""
@@ -97,7 +120,9 @@ class LocalActor(ProcessActor[T, R]):
         self._outbox.put(message)
 
     def _queue_end(self) -> None:
-        self._outbox.put(_END)
+        if self._death is None:
+            self._closing = Future()
+            self._queue(_END, self._closing)
 
     def _terminate(self) -> None:
         self._process.terminate()
@@ -110,21 +135,29 @@ class LocalActor(ProcessActor[T, R]):
         self._pipe.close()
 
     def _send(self) -> None:
+        _leave_signals()
         with suppress(OSError):  # the receiver sees the end of the process too
             while (message := self._outbox.get()) is not None:
                 self._pipe.send_bytes(message)
 
     def _receive(self) -> None:
-        has_hung = False
+        _leave_signals()
+        has_hung, place = False, ""
         with suppress(EOFError, OSError):
-            while not (has_hung := not self._comes()):
+            while not (self._is_closed_there() or (has_hung := not self._comes())):
                 self._settle(self._pipe.recv_bytes())
         if has_hung:
+            place = self._place()
             self._process.kill()  # a stopped process obeys no other signal
+        elif self._is_closed_there():
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_GRACE_S)
         code = self._reap()
-        death = ActorDiedError(f"an actor's process ended with exit code {code}")
         if has_hung:
-            death = ActorDiedError(f"an actor did not finish a step within {self._step_timeout:g} s")
+            death = ActorDiedError(f"an actor did not finish a step within {self._step_timeout:g} s{place}")
+        else:
+            ended = f"was ended by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+            death = ActorDiedError(f"an actor's process {ended}{place_in(self._dumped())}")
         with self._lock:
             self._death = death
             pending, self._pending = self._pending, deque()
@@ -133,6 +166,26 @@ class LocalActor(ProcessActor[T, R]):
         self._outbox.put(None)
         self._sender.join()
         self._pipe.close()
+        self._dump.close()
+
+    def _is_closed_there(self) -> bool:
+        return self._closing is not None and self._closing.done()
+
+    def _place(self) -> str:
+        """Ask a process that hangs where it is; return the place as the end of a message, or nothing."""
+        with suppress(OSError, AttributeError):
+            self._process.send_signal(signal.SIGUSR1)
+            for _ in range(_LOOKS):
+                if found := place_in(self._dumped()):
+                    return found
+                time.sleep(_LOOK_S)
+        return ""
+
+    def _dumped(self) -> str:
+        with suppress(OSError, ValueError):
+            self._dump.seek(0)
+            return self._dump.read(_MOST_DUMPED).decode(errors="replace")
+        return ""
 
     def _comes(self) -> bool:
         """Wait for an answer, or the end of the process; return whether it has not hung."""
@@ -205,29 +258,42 @@ def serve(fds: str) -> None:
     """Become an actor: answer requests from a pipe until it is closed.
 
     Args:
-        fds: file descriptors joined by a comma: of the pipe and, where the actor is watched, of the file of its pulse.
+        fds: file descriptors joined by a comma: of the pipe, of the file for faulthandler and, where the actor is
+            watched, of the file of its pulse.
     """
-    fd, *pulse = map(int, fds.split(","))
+    fd, dump, *pulse = map(int, fds.split(","))
     if pulse:
         open_pulse(*pulse)
-    if sys.stderr is not None:
-        faulthandler.enable()  # the last word of a process that a signal ends
+    faulthandler.enable(dump)  # the last word of a process that a signal ends
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR1, dump, all_threads=False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _exit)
     pipe: Connection[bytes, bytes] = Connection(fd)
     tasks: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, tasks), name="actor's listener", daemon=True).start()
     function = made(lambda: unpickled(tasks.get()))
+    owner, is_asked = os.getpid(), False
     try:
         try:
             while (task := tasks.get()) != _END:
-                pipe.send_bytes(answered(function, task))
+                answer = answered(function, task)
+                if os.getpid() != owner:  # a fork that the function made and did not end: it answers nothing
+                    os._exit(1)
+                try:
+                    pipe.send_bytes(answer)
+                except OSError:  # the function has closed it, or the other process has ended
+                    sys.exit(1)
+            is_asked = True
         finally:
             # An ending process must not raise SystemExit where Python can only print it.
             signal.signal(signal.SIGTERM, _stay)
     finally:
-        if callable(close := getattr(function, "close", None)):
-            close()
+        close = getattr(function, "close", None)
+        answer = answered(lambda _: close() if callable(close) else None, _NOTHING)
+        if is_asked:
+            with suppress(OSError):  # nobody waits
+                pipe.send_bytes(answer)
 
 
 def _listen(pipe: Connection[bytes, bytes], tasks: SimpleQueue[bytes]) -> None:
@@ -247,6 +313,19 @@ def _exit(signum: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
 
 def _stay(signum: int, frame: FrameType | None) -> None:
     """Do nothing. Of a signal that was on its way as SIG_IGN took over, Python prints an error."""
+
+
+def _leave_signals() -> None:
+    """Leave signals to the main thread: where it waits for a lock, it does not notice one that this thread receives."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 class InlineActors:
@@ -298,5 +377,8 @@ class InlineActor(Generic[T, R]):
     def close(self, *, at_once: bool = False) -> None:  # noqa: ARG002  (nothing runs)
         """Call the function's ``close``, if it has one."""
         if not self._is_closed and callable(close := getattr(self._function, "close", None)):
-            close()
-        self._is_closed = True
+            self._is_closed = True
+            try:
+                close()
+            except Exception as exc:  # whatever a stranger's function raises: all work is done, and nothing is lost
+                logger.warning("closing an actor failed: %s", exc)

@@ -85,7 +85,8 @@ class CatalogEntry:
 
 def local_runs() -> list[CatalogEntry]:
     """Return the datasets below ``$RLX_HOME``, by id. One whose manifest cannot be read is listed without steps."""
-    return [_local(id) for id in dataset_ids()]
+    below = home()
+    return [_local(id, below / id) for id in dataset_ids()]
 
 
 def _plain(game: str) -> str:
@@ -161,10 +162,9 @@ def _described_at(urls: Sequence[str], here: Collection[str]) -> list[CatalogEnt
     return entries
 
 
-def _local(id: str) -> CatalogEntry:
-    path = home() / id
+def _local(id: str, path: Path) -> CatalogEntry:
     try:
-        listed = replace(Manifest.load(path), id=id)  # as the directory is named
+        listed = replace(Manifest.load(path, with_files=False), id=id)  # as the directory is named
         return _described(listed, str(path), local=True)
     except RlxError:
         return CatalogEntry(id, *_split(id), str(path), 0, local=True, steps=None)

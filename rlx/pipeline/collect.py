@@ -1,20 +1,21 @@
 """``rlx collect``: from an environment and a policy into a dataset, new or resumed."""
 
+import pickle
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from rlx import manifest
 from rlx.collector.dataset_collector import DatasetCollector
 from rlx.collector.environment.gym_env import is_open
-from rlx.collector.environment.space import schema_of
-from rlx.collector.environment.vector import VectorEnvironment
-from rlx.collector.worker.shard_worker import Collection, ShardWorker, opened
-from rlx.engine.actor import Actors
+from rlx.collector.worker.pool import ShardActor
+from rlx.collector.worker.shard_worker import Collection, Describe, EnvironmentDescription, ShardWorker, opened
+from rlx.engine.actor import ActorDiedError, Actors
 from rlx.engine.local_actors import InlineActors, LocalActors
 from rlx.engine.ray_actors import RayActors
-from rlx.errors import CollectError, DatasetExistsError
+from rlx.errors import CollectError, DatasetExistsError, WorkerLostError
 from rlx.files.disk import is_there
 from rlx.manifest import Manifest
 from rlx.pipeline.options import Options
@@ -34,37 +35,69 @@ def collect(collection: Collection, destination: Path, options: Options, progres
     if not (collection.resume or options.overwrite) and is_there(destination / manifest.FILE_NAME):
         finished = _finished(destination, options.command)
         return Report.of(destination, finished, time.monotonic() - started, 0, skipped_shards=len(finished.shards))
-    environment = opened(collection)
-    try:
-        with claimed(destination, overwrite=options.overwrite) as claim:
-            described = _as_listed(_described(collection, environment, options), claim.place)
-            writer = open_writer(claim.place, described)
+    place = destination.absolute()  # wherever an environment of this process changes to
+    with _actors(collection, options) as actors, _closing_given(collection, actors):
+        first = [_started(actors, collection)]
+        described = _described(collection, _environment_of(first[0], collection), options)
+        with claimed(place, overwrite=options.overwrite) as claim:
+            writer = open_writer(claim.place, _as_listed(described, claim.place))
             shards, steps = len(writer.manifest.shards), writer.manifest.steps
-            with _actors(collection, options) as actors:
-                is_here = isinstance(actors, InlineActors)
-                if not is_here and not is_open(collection.environment):
-                    environment.close()  # what a step holds is known, and every worker has its own
-                make = partial(ShardWorker, environment=environment) if is_here else ShardWorker
-                start = partial(actors.start, make)
-                collector = DatasetCollector(collection, writer, start, progress, options.command)
+            with actors:  # they end before the claim does
+                collector = DatasetCollector(
+                    *(collection, writer, lambda: first.pop() if first else _started(actors, collection), progress),
+                    options.command,
+                    journals=not isinstance(actors, InlineActors),
+                )
                 collector.run()
             claim.finish()
-    finally:
-        environment.close()
     seconds = time.monotonic() - started
     written, remarks = writer.manifest.steps - steps, collector.remarks.counts
     return Report.of(destination, writer.manifest, seconds, written, skipped_shards=shards, remarks=remarks)
 
 
 def _actors(collection: Collection, options: Options) -> Actors:
-    """Return where the workers are: a single one without a step timeout is this process."""
+    """Return where the workers are: in processes of their own, so that nothing that an environment does ends this one.
+
+    A single one without a step timeout is in this process if its environment or policy is an object, not a name.
+    """
     if options.engine == "ray":
         if collection.step_timeout is not None:
             raise CollectError("step timeout: expected workers of this machine (engine local), found engine ray")
         return RayActors(options.ray_address, cpus=collection.workers)
-    if collection.workers == 1 and collection.step_timeout is None:
+    is_named = isinstance(collection.environment, str) and collection.policy.function is None
+    if collection.workers == 1 and collection.step_timeout is None and not is_named:
         return InlineActors()
     return LocalActors(collection.step_timeout)
+
+
+@contextmanager
+def _closing_given(collection: Collection, actors: Actors) -> Iterator[None]:
+    """Close an environment that was given open, of which workers in other processes have copies."""
+    try:
+        yield
+    finally:
+        if is_open(collection.environment) and not isinstance(actors, InlineActors):
+            opened(collection).close()
+
+
+def _started(actors: Actors, collection: Collection) -> ShardActor:
+    try:
+        return actors.start(ShardWorker, collection)
+    except (pickle.PicklingError, TypeError, AttributeError) as exc:
+        raise CollectError(
+            f"environment {collection.environment!r} or its policy cannot be sent to a worker: {exc}",
+            hint="give a function that makes the environment",
+        ) from exc
+
+
+def _environment_of(actor: ShardActor, collection: Collection) -> EnvironmentDescription:
+    try:
+        described: EnvironmentDescription = actor.call(Describe()).result()
+    except ActorDiedError as death:
+        raise WorkerLostError(
+            f"environment {collection.environment} could not be made: {death}", hint="it ends its process, or hangs"
+        ) from death
+    return described
 
 
 def _finished(destination: Path, command: str) -> Manifest:
@@ -78,7 +111,7 @@ def _finished(destination: Path, command: str) -> Manifest:
     )
 
 
-def _described(collection: Collection, environment: VectorEnvironment, options: Options) -> Manifest:
+def _described(collection: Collection, environment: EnvironmentDescription, options: Options) -> Manifest:
     notes = {
         "environment": environment.name,
         **({"environment_settings": dict(environment.settings)} if environment.settings else {}),
@@ -90,9 +123,8 @@ def _described(collection: Collection, environment: VectorEnvironment, options: 
         **({"workers": collection.workers} if collection.workers > 1 else {}),
         "rewards": "raw" if collection.reward != "float32" else "as float32",
     }
-    schema = schema_of(environment.observation_space, environment.action_space)
     codec = options.effective_codec.to_json()
-    return Manifest(environment.name, options.store, codec, schema, notes=notes)
+    return Manifest(environment.name, options.store, codec, environment.schema, notes=notes)
 
 
 def _as_listed(described: Manifest, place: Path) -> Manifest:

@@ -226,13 +226,18 @@ def write_journaled(path: Path) -> None:
 
 def write_shard_of(journal: Path, writer: DatasetWriter) -> None:
     """Write and list the shard of a journal that has ended, and remove the journal."""
-    name = journal.name
-    if name not in writer.manifest.listed and any(True for _ in read_journal(journal)):
-        shards = writer.format()
-        if not shards.dictionaries:
-            shards = replace(shards, dictionaries=train_dictionaries(read_journal(journal), shards))
-        writer.commit(write_shard(writer.partial(name), name, shards, read_journal(journal)), origin={}, dropped={})
+    if journal.name not in writer.manifest.listed and (record := shard_of(journal, writer, writer.format())):
+        writer.commit(record, origin={}, dropped={})
     journal.unlink()
+
+
+def shard_of(journal: Path, writer: DatasetWriter, shards: ShardFormat) -> ShardRecord | None:
+    """Write the shard of a journal, not listed yet; None if the journal is empty."""
+    if not any(True for _ in read_journal(journal)):
+        return None
+    if not shards.dictionaries:
+        shards = replace(shards, dictionaries=train_dictionaries(read_journal(journal), shards))
+    return write_shard(writer.partial(journal.name), journal.name, shards, read_journal(journal))
 
 
 def write_all(

@@ -15,6 +15,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 import cloudpickle
 
 from rlx.errors import RlxError, TransformError
+from rlx.traces import in_words
 from rlx.wording import did_you_mean
 
 
@@ -40,7 +41,7 @@ def _module(place: str, failed: type[RlxError], absent: type[RlxError] | None) -
     except RlxError:
         raise
     except (Exception, SystemExit) as exc:  # a user's module may raise anything
-        raise failed(f"{place} cannot be imported: {type(exc).__name__}: {exc}", hint=_file_hint(place)) from exc
+        raise failed(f"{place} cannot be imported: {in_words(exc)}", hint=_file_hint(place)) from exc
 
 
 def _file_hint(place: str) -> str | None:

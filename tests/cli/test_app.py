@@ -87,7 +87,7 @@ def test_version(cli: Cli) -> None:
     [
         (errors.RlxError, 1),
         (errors.DiskFullError, 1),
-        (errors.DatasetLockedError, 1),
+        (errors.DatasetLockedError, 75),
         (errors.DownloadError, 1),
         (errors.CodecError, 2),
         (errors.OptionError, 2),

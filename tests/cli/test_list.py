@@ -130,3 +130,18 @@ def test_a_directory_that_is_not_there(cli: Cli, tmp_path: Path) -> None:
     result = cli("list", "--source", tmp_path / "nowhere")
     assert (result.code, result.out) == (5, "")
     assert result.err == f"error: {tmp_path}/nowhere: no such directory\n"
+
+
+def test_many_datasets_are_aligned_as_few_are(cli: Cli, home: Path) -> None:
+    assert cli("collect", "CartPole-v1", "--steps", 20, "-o", home / "set").code == 0
+    few = cli("list", "--local").out.splitlines()
+    for number in range(600):
+        (home / f"{number:03d}").mkdir()
+        shutil.copy(home / "set/rlx.json", home / f"{number:03d}")
+    many = cli("list", "--local").out.splitlines()
+    assert len(many) == 602
+    assert many[0].split() == few[0].split()
+    assert many[-1].split() == few[-1].split()
+    assert [line.split()[:1] for line in many[1:-1]] == [[f"{number:03d}"] for number in range(600)]
+    end = many[0].index("steps") + len("steps")
+    assert {line[end - 3 : end] for line in many[1:]} == {" 20"}

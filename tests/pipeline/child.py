@@ -9,8 +9,8 @@ from pathlib import Path
 
 def main(verb: str, source: str, destination: str, jobs: str) -> None:
     """Runs the verb; its error, if any, goes to stdout."""
-    print("ready", flush=True)  # noqa: T201
     try:
+        print("ready", flush=True)  # noqa: T201  (within: Ctrl-C may come before it has returned)
         if verb == "fetch":
             fetch(HttpFiles(source), Path(destination), jobs=int(jobs))
         elif verb == "pull":

@@ -26,7 +26,7 @@ from rlx.progress import Silent
 from rlx.schema import Field, Role
 from rlx.store.codec import Codec
 from rlx.store.verification import UNLISTED, verify
-from tests.collector.environments import Counter, Rich, Structured, make_failing
+from tests.collector.environments import Counter, Rich, Structured
 from tests.collector.walks import lane_of_walks, talkative, talking
 from tests.pipeline.datasets import ROOT, tree, wait_until
 from tests.pipeline.processes import printed
@@ -195,7 +195,7 @@ def test_episodes_before_a_failure_are_kept(tmp_path: Path) -> None:
 
 def test_a_failure_before_any_episode(tmp_path: Path) -> None:
     with pytest.raises(CollectError, match="the motor is hot"):
-        collected(tmp_path / "set", make_failing, steps=1000)
+        collected(tmp_path / "set", lambda: Counter(fails_after=2), steps=1000)
     assert collected(tmp_path / "set", steps=10).steps == 10
 
 

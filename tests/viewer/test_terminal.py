@@ -5,6 +5,7 @@ import io
 import os
 import re
 import select
+import sys
 import threading
 from collections.abc import Iterator
 from itertools import chain, repeat
@@ -97,10 +98,9 @@ class _Interrupted(io.StringIO):
 
 def test_ctrl_c_leaves_no_graphic_open_and_no_late_answer(pong: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     screen, dropped = _Interrupted(), []
-    monkeypatch.setattr("sys.stdout", screen)
     monkeypatch.setattr("rlx.viewer.terminal.asked_terminal", lambda: Terminal("kitty", is_late=True))
     monkeypatch.setattr("rlx.viewer.terminal.drop_late_answer", lambda: dropped.append(True))
-    _play(Dataset(pong), 0, 100)
+    _play(screen, Dataset(pong), 0, 100)
     height = int(re.findall(r"\x1b\[(\d+)F", screen.getvalue())[-1])
     assert screen.getvalue().endswith(f"\n\x1b\\\x1b[0m\x1b[{height}E")
     assert dropped == [True]
@@ -168,7 +168,7 @@ def test_a_terminal_may_change_its_size(pong: Path, capsys: pytest.CaptureFixtur
         patch.setattr("shutil.get_terminal_size", lambda: next(sizes))
         patch.setattr("rlx.viewer.terminal.asked_terminal", Terminal)
         patch.setattr("time.sleep", lambda _: None)
-        _play(Dataset(pong), 0, 100)
+        _play(sys.stdout, Dataset(pong), 0, 100)
     wide, narrow = capsys.readouterr().out.split("\x1b[H\x1b[2J")
     assert wide.count("\x1b[23F") == 2
     assert "\x1b[11F" in narrow

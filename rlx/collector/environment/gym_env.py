@@ -13,8 +13,10 @@ from rlx.collector.environment.gym_id import make, of_id
 from rlx.collector.environment.lanes import MakeEnv
 from rlx.collector.environment.ted_env import TedEnv
 from rlx.collector.environment.vector import VectorEnvironment, parallel, serial
+from rlx.engine.shared_memory import begin_step
 from rlx.errors import CollectError, RlxError
 from rlx.numbers import check_whole
+from rlx.traces import in_words
 
 Makes = str | MakeEnv | Sequence[str | MakeEnv]
 
@@ -143,7 +145,7 @@ def called(function: MakeEnv) -> Any:
     except RlxError:
         raise
     except (Exception, SystemExit) as exc:  # a user's function may raise anything
-        raise CollectError(f"{function_name(function)} failed: {type(exc).__name__}: {exc}") from exc
+        raise CollectError(f"{function_name(function)} failed: {in_words(exc)}") from exc
     return as_gymnasium(found() if isinstance(found, GymEnv) else found)
 
 
@@ -208,7 +210,12 @@ def open_environment(source: EnvSource, num_envs: int | None = None, autoreset: 
         num_envs: number of copies; by default one, or the number that the source has.
         autoreset: autoreset mode of a vector environment that declares none; see ``VectorEnvironment.declare``.
     """
-    opened = _opened(source, num_envs)
+    pulse = begin_step()
+    try:
+        opened = _opened(source, num_envs)
+    finally:
+        if pulse is not None:
+            pulse.beat()
     try:
         if autoreset is not None:
             opened.declare(autoreset)

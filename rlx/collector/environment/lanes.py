@@ -20,6 +20,7 @@ from rlx.collector.environment.space import Space, leaves
 REMARKS = "rlx_remarks"
 FINAL_OBS = ("final_obs", "final_observation")
 MakeEnv = Callable[[], Any]
+_RESULTS = 5  # of a step
 
 
 class Lane(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -47,12 +48,12 @@ class Lane(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Return gymnasium's two results."""
-        observation, info = self.env.reset(seed=seed, options=options)
+        observation, info = reset_results(self.env.reset(seed=seed, options=options))
         return self._take(observation, At(0, self._number)), self._said(info) if self._sends else info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Return gymnasium's five results."""
-        observation, reward, terminated, truncated, info = self.env.step(action)
+        observation, reward, terminated, truncated, info = step_results(self.env.step(action))
         self._steps += 1
         if not (isinstance(reward, float) and type(terminated) is type(truncated) is bool):
             at = At(self._steps, self._number)
@@ -75,6 +76,37 @@ class Lane(gymnasium.Wrapper[Any, Any, Any, Any]):
 def plain_of(space: Space) -> tuple[Any, Any]:
     """Return dtype and shape of observations that are one array; None of others."""
     return (space.dtype, space.shape) if isinstance(space, spaces.Box) else (None, None)
+
+
+def reset_results(results: Any, *, of_several: bool = False) -> tuple[Any, Any]:
+    """Return observation and info of a reset; raise TypeError if they are something else, such as old gym's.
+
+    Args:
+        results: as the environment returned them.
+        of_several: whether it is a vector environment, whose info may be a list.
+    """
+    kinds = (Mapping, list, tuple, np.ndarray) if of_several else Mapping
+    if isinstance(results, tuple) and len(results) == 2 and isinstance(results[1], kinds):
+        return results
+    raise TypeError(
+        f"reset returned {_kind(results)}, expected (observation, info): "
+        "without info it is the API of old gym; convert the environment, for example by the package shimmy"
+    )
+
+
+def step_results(results: Any) -> tuple[Any, Any, Any, Any, Any]:
+    """Return the five results of a step; raise TypeError if they are something else, such as old gym's four."""
+    if isinstance(results, tuple | list) and len(results) == _RESULTS:
+        return tuple(results)
+    old = ""
+    if isinstance(results, tuple) and len(results) == _RESULTS - 1:
+        old = ": four are the API of old gym, whose done does not tell termination from truncation; convert the "
+        old += "environment, for example by the package shimmy"
+    raise TypeError(f"step returned {_kind(results)}, expected (observation, reward, terminated, truncated, info){old}")
+
+
+def _kind(results: Any) -> str:
+    return f"{len(results)} values" if isinstance(results, tuple) else f"a {type(results).__name__}"
 
 
 def in_lanes(envs: Sequence[gymnasium.Env[Any, Any]], intake: Intake) -> list[Lane]:
@@ -166,7 +198,10 @@ class SerialVectorEnv(_Infos, SyncVectorEnv):
         rewards, terminated, truncated = np.empty(n), np.zeros(n, bool), np.zeros(n, bool)
         infos: dict[str, Any] = {}
         for number, (env, action) in enumerate(zip(self._bare, actions, strict=True)):
-            observation, reward, is_terminated, is_truncated, info = env.step(action)
+            results = env.step(action)
+            if type(results) is not tuple or len(results) != _RESULTS:
+                results = step_results(results)
+            observation, reward, is_terminated, is_truncated, info = results
             if not (isinstance(reward, float) and type(is_terminated) is type(is_truncated) is bool):
                 at = At(self._steps, number)
                 reward, is_terminated, is_truncated = self.intake.outcome(reward, is_terminated, is_truncated, at)
@@ -175,7 +210,7 @@ class SerialVectorEnv(_Infos, SyncVectorEnv):
                 terminated[number], truncated[number] = is_terminated, is_truncated
                 final = self._take(observation, At(self._steps, number))
                 infos = self._add_info(infos, {"final_obs": final, "final_info": info}, number)
-                observation, info = env.reset()
+                observation, info = reset_results(env.reset())
             if info:
                 infos = self._add_info(infos, info, number)
             if type(observation) is np.ndarray and observation.dtype == dtype and observation.shape == shape:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -16,12 +17,22 @@ from numpy.typing import NDArray
 
 from rlx.collector.environment.autoreset import AutoresetMode, declared, resets_some
 from rlx.collector.environment.intake import At, Intake, copied
-from rlx.collector.environment.lanes import FINAL_OBS, REMARKS, MakeEnv, ParallelVectorEnv, SerialVectorEnv, in_lanes
+from rlx.collector.environment.lanes import (
+    FINAL_OBS,
+    REMARKS,
+    MakeEnv,
+    ParallelVectorEnv,
+    SerialVectorEnv,
+    in_lanes,
+    reset_results,
+    step_results,
+)
 from rlx.collector.environment.space import Space
 from rlx.engine.local_engine import main_hidden
 from rlx.engine.shared_memory import begin_step
 from rlx.errors import CollectError, RlxError
 from rlx.fork import ThisProcessOnly, on_fork
+from rlx.traces import in_words
 
 logger = logging.getLogger(__name__)
 Seeds = Sequence[int]
@@ -146,11 +157,14 @@ class VectorEnvironment:
         def begin() -> Any:
             try:
                 return self._env.reset(seed=self._as_seeds(seeds))
-            except (gymnasium.error.Error, TypeError, ValueError):
+            except (gymnasium.error.Error, TypeError, ValueError) as first:
                 # Some take one number for all, as their base class does.
-                return self._env.reset(seed=seeds[0])
+                try:
+                    return self._env.reset(seed=seeds[0])
+                except Exception:  # perhaps because of the number
+                    raise first from None
 
-        self._observation = self._call("reset", lambda: self._begun(*begin()))
+        self._observation = self._call("reset", lambda: self._begun(*reset_results(begin(), of_several=True)))
         return self._observation
 
     def reset_some(self, which: NDArray[np.bool_]) -> Any:
@@ -167,7 +181,9 @@ class VectorEnvironment:
             raise CollectError(f"{self.name} cannot cut episodes: it resets environments only together")
         options = _Options(reset_mask=which.copy()) if knows else None
         before = self._observation if is_known else copied(self._observation)  # into which the reset may write
-        begun = self._call("reset", lambda: self._begun(*self._env.reset(options=options)))
+        begun = self._call(
+            "reset", lambda: self._begun(*reset_results(self._env.reset(options=options), of_several=True))
+        )
         self._ended[which] = False
         kept = list(self._rows(begun, ~which).items())
         if not is_known and any(not _is_same(row, self._row(before, env)) for env, row in kept):
@@ -238,9 +254,13 @@ class VectorEnvironment:
         return self._mode
 
     def close(self) -> None:
-        """End its processes and threads."""
+        """End its processes and threads.
+
+        Raises:
+            CollectError: the environment's ``close`` failed.
+        """
         if not self._is_left:
-            self._env.close()
+            self._call("close", self._env.close)
 
     def _leave(self) -> None:
         """Drop, in a fork, the processes and threads of the parent: ending the environment would wait for them."""
@@ -255,7 +275,7 @@ class VectorEnvironment:
 
     def _stepped(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], Any]:
         """Return the results of the environment as arrays."""
-        observation, reward, terminated, truncated, info = self._env.step(actions)
+        observation, reward, terminated, truncated, info = step_results(self._env.step(actions))
         if info:
             self._take_remarks(info)
         if self._is_own:
@@ -367,10 +387,13 @@ class VectorEnvironment:
         pulse = begin_step()
         try:
             return function(*args)
-        except RlxError:
+        except (RlxError, SystemExit):  # sys.exit ends the worker
             raise
-        except Exception as exc:  # a user's environment may raise anything
-            said = f"{type(exc).__name__}: {exc}"
+        except BaseException as exc:  # a user's environment may raise anything
+            # Where Ctrl-C is ignored, as in workers, the environment itself has raised it.
+            if isinstance(exc, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+                raise
+            said = in_words(exc)
             if self._lost_process(exc):
                 self._end_processes()
                 said = "the process of an environment ended"
@@ -379,7 +402,7 @@ class VectorEnvironment:
             if pulse is not None:
                 pulse.beat()
 
-    def _lost_process(self, exc: Exception) -> bool:
+    def _lost_process(self, exc: BaseException) -> bool:
         """Return whether the error means that an environment's process ended without an answer."""
         env = self._env.unwrapped
         if not (isinstance(env, AsyncVectorEnv) and isinstance(exc, EOFError | ConnectionError)):
@@ -498,4 +521,4 @@ def _vector(name: str, make: Callable[[], VectorEnv[Any, Any, Any]]) -> VectorEn
     except RlxError:
         raise
     except (Exception, SystemExit) as exc:  # a user's environment may raise anything
-        raise CollectError(f"environment {name} cannot be made: {type(exc).__name__}: {exc}") from exc
+        raise CollectError(f"environment {name} cannot be made: {in_words(exc)}") from exc

@@ -15,6 +15,7 @@ from rlx.collector.policy.protocol import Choice, Policy, Situation
 from rlx.collector.rollout.infos import PREFIX, Infos, fill_of
 from rlx.collector.rollout.steps import IS_INIT, Steps, Where, Written, column
 from rlx.errors import CollectError, RlxError
+from rlx.traces import in_words
 
 _ALL = slice(None)
 Finals = dict[tuple[int, int], Arrays]
@@ -26,6 +27,7 @@ class Rollout:
     Args:
         drop: outputs of the policy to leave out; of nested ones, or of all below a name.
         infos: entries of ``info`` to keep; none by default.
+        fails_late: whether the steps before a failure are returned; the next call of ``run`` then raises the error.
     """
 
     def __init__(
@@ -36,8 +38,11 @@ class Rollout:
         drop: Sequence[str] = (),
         infos: Infos | None = None,
         reward: str = "float32",
+        *,
+        fails_late: bool = False,
     ) -> None:
         self._environment = environment
+        self._fails_late = fails_late
         self._observation_leaves = leaves(environment.observation_space, "observation")
         self._action_leaves = leaves(environment.action_space, "action")
         self._is_plain = list(self._observation_leaves) == ["observation"]
@@ -53,6 +58,7 @@ class Rollout:
     def restart(self, seeds: Sequence[int]) -> None:
         """Give up all running episodes and begin new ones."""
         n = self._environment.num_envs
+        self._failure: CollectError | None = None
         self._observation: Any = self._environment.reset(seeds)
         self._now = self._flat(self._observation)
         self._is_new = True
@@ -75,6 +81,9 @@ class Rollout:
             into: earlier result whose arrays are reused; new arrays by default. Missing arrays are added.
             should_stop: called before every step; True ends the rollout.
         """
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
         n = self._environment.num_envs
         steps = self._allocated(n, length) if into is None else into
         for flags in (steps.step[IS_INIT], steps.next["terminated"], steps.next["truncated"]):
@@ -88,8 +97,13 @@ class Rollout:
         if rewards.dtype != np.float64:  # rounded, and checked, all at once
             steps.next["reward"] = np.zeros((n, length))
         first_step = self._environment.steps + 1
-        while steps.counts.max() < length and not self._advance(policy, steps, should_stop):
-            pass
+        try:
+            while steps.counts.max() < length and not self._advance(policy, steps, should_stop):
+                pass
+        except CollectError as exc:
+            if not (self._fails_late and steps.counts.any()):
+                raise
+            self._failure = exc
         self._put_state(steps, now)
         if self._infos is not None:
             self._infos.settle(steps, self._environment.intake, self._environment.steps)
@@ -116,62 +130,64 @@ class Rollout:
         skipped: NDArray[np.bool_] | None = None
         draw, choice = getattr(policy, "draw", None), Choice(None)
         is_stopped = False
-        while made < length and not (is_stopped := should_stop is not None and should_stop()):
-            begins = self._is_init is not nothing
-            # Written before the environment steps, as some arrays may be the environment's own. Where it only resets,
-            # the row is written again, or removed.
-            where: Where = (_ALL, made) if is_even else (every, at)
-            if draw is None:
-                choice = _asked(policy, self._situation())
-                actions, flat_actions = self._fit_actions(choice.action, self._environment.steps + 1)
-                for name, array in flat_actions.items():
-                    column(steps.step, name, array, length)[where] = array
-            else:  # actions that fit, and nothing else
-                steps.step["action"][where] = actions = draw(None)
-            if begins:
-                is_init[where] = self._is_init
-            self._written.put(choice, steps, where)
-            if self._written.state:
-                self._put_state(steps, where)
-            outcome = self._environment.step(actions)
-            self._observation, rewards, terminated, truncated, finals, recorded, info, _ = outcome
-            if recorded is not None and 0 not in recorded.tobytes():
-                recorded = None
-            if is_even and recorded is not None:
-                skipped = np.zeros((n, length), bool) if skipped is None else skipped
-                skipped[:, made] = ~recorded
-            reward[where] = rewards
-            if info and self._infos is not None:
-                made_by = where if recorded is None or is_even else (recorded.nonzero()[0], at[recorded])
-                self._infos.put(outcome, steps, made_by, self._environment.intake, self._environment.steps)
-            for env, observation in finals.items():
-                final[env, int(at[env])] = self._flat(observation)
-            self._now = self._flat(self._observation)
-            if self._max_episode_steps is not None:
-                self._age += 1 if recorded is None else recorded
-                truncated = self._limited(outcome, final, at)
-                self._age[terminated | truncated] = 0
-            ended = nothing
-            if finals or truncated is not outcome.truncated:
-                ended = terminated | truncated
-                terminated_column[where] = terminated
-                truncated_column[where] = truncated
-                # An environment that was only reset has its first step still to come.
-                self._is_init = ended if recorded is None else ended | ~recorded
-            elif begins:
-                self._is_init = nothing if recorded is None else ~recorded
-            if choice.state:
-                self._carry(choice.state, np.flatnonzero(ended), final, at)
-            if is_even and skipped is None:
-                at.fill(made + 1)
-            else:
-                at += 1 if recorded is None else recorded
-            made = made + 1 if is_even else int(at.max())
-            where = (_ALL, made) if is_even else (every, at)
-            for name, array in self._now.items():
-                column(steps.observation, name, array, length + 1)[where] = array
-        if skipped is not None:
-            _remove(steps, skipped[:, :made])
+        try:
+            while made < length and not (is_stopped := should_stop is not None and should_stop()):
+                begins = self._is_init is not nothing
+                # Written before the environment steps, as some arrays may be the environment's own. Where it only
+                # resets, the row is written again, or removed.
+                where: Where = (_ALL, made) if is_even else (every, at)
+                if draw is None:
+                    choice = _asked(policy, self._situation())
+                    actions, flat_actions = self._fit_actions(choice.action, self._environment.steps + 1)
+                    for name, array in flat_actions.items():
+                        column(steps.step, name, array, length)[where] = array
+                else:  # actions that fit, and nothing else
+                    steps.step["action"][where] = actions = draw(None)
+                if begins:
+                    is_init[where] = self._is_init
+                self._written.put(choice, steps, where)
+                if self._written.state:
+                    self._put_state(steps, where)
+                outcome = self._environment.step(actions)
+                self._observation, rewards, terminated, truncated, finals, recorded, info, _ = outcome
+                if recorded is not None and 0 not in recorded.tobytes():
+                    recorded = None
+                if is_even and recorded is not None:
+                    skipped = np.zeros((n, length), bool) if skipped is None else skipped
+                    skipped[:, made] = ~recorded
+                reward[where] = rewards
+                if info and self._infos is not None:
+                    made_by = where if recorded is None or is_even else (recorded.nonzero()[0], at[recorded])
+                    self._infos.put(outcome, steps, made_by, self._environment.intake, self._environment.steps)
+                for env, observation in finals.items():
+                    final[env, int(at[env])] = self._flat(observation)
+                self._now = self._flat(self._observation)
+                if self._max_episode_steps is not None:
+                    self._age += 1 if recorded is None else recorded
+                    truncated = self._limited(outcome, final, at)
+                    self._age[terminated | truncated] = 0
+                ended = nothing
+                if finals or truncated is not outcome.truncated:
+                    ended = terminated | truncated
+                    terminated_column[where] = terminated
+                    truncated_column[where] = truncated
+                    # An environment that was only reset has its first step still to come.
+                    self._is_init = ended if recorded is None else ended | ~recorded
+                elif begins:
+                    self._is_init = nothing if recorded is None else ~recorded
+                if choice.state:
+                    self._carry(choice.state, np.flatnonzero(ended), final, at)
+                if is_even and skipped is None:
+                    at.fill(made + 1)
+                else:
+                    at += 1 if recorded is None else recorded
+                made = made + 1 if is_even else int(at.max())
+                where = (_ALL, made) if is_even else (every, at)
+                for name, array in self._now.items():
+                    column(steps.observation, name, array, length + 1)[where] = array
+        finally:  # an error leaves the steps before it
+            if skipped is not None:
+                _remove(steps, skipped[:, :made])
         return is_stopped
 
     def _refresh_initial(self, policy: Policy) -> None:
@@ -274,7 +290,7 @@ def _asked(policy: Policy, situation: Situation) -> Choice:
     except RlxError:
         raise
     except Exception as exc:  # a user's policy may raise anything
-        raise CollectError(f"policy failed: {type(exc).__name__}: {exc}") from exc
+        raise CollectError(f"policy failed: {in_words(exc)}") from exc
     return choice._replace(state=copied(choice.state)) if choice.state else choice
 
 

@@ -12,11 +12,12 @@ from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
 from rlx.collector.rollout.episodes import StepLayout
-from rlx.collector.worker.shard_worker import FindLayout, UnitResult, WorkUnit
+from rlx.collector.worker.shard_worker import Describe, FindLayout, ShardWorkerConfig, UnitResult, WorkUnit
 from rlx.engine.actor import Actor, ActorDiedError
 from rlx.errors import CollectError, WorkerLostError
 from rlx.manifest import ShardRecord
 from rlx.store.writer import ShardFormat
+from rlx.wording import plural
 
 logger = logging.getLogger(__name__)
 MAX_DEATHS = 3
@@ -144,7 +145,7 @@ class WorkerPool(ABC, Generic[T]):
         logger.warning("worker %d died (%s) and is replaced, %s", worker, death, lost)
 
 
-ShardTask = FindLayout | ShardFormat | WorkUnit | None
+ShardTask = Describe | ShardWorkerConfig | FindLayout | ShardFormat | WorkUnit | None
 ShardActor = Actor[ShardTask, Any]
 # Of every environment: enough that asking costs nothing, and soon done when Ctrl-C is pressed.
 _UNIT_STEPS = 512
@@ -161,8 +162,14 @@ class RemainingBudget:
 class Run(Protocol):
     """The run that the workers collect for."""
 
-    def start(self, worker: int, episodes: int) -> ShardActor:
-        """Start a worker, new or as a replacement; ``episodes`` is the number of its episodes already listed."""
+    def start(self, worker: int) -> ShardActor:
+        """Start the process of a worker, new or as a replacement."""
+
+    def config(self, worker: int, episodes: int) -> ShardWorkerConfig:
+        """Return how a started worker begins; ``episodes`` is the number of its episodes already listed."""
+
+    def recover(self, worker: int, name: str) -> ShardRecord | None:
+        """Write the shard that a dead worker had begun, of its finished episodes; None if it had none."""
 
     def decide(self, layouts: Sequence[StepLayout]) -> ShardFormat:
         """Return how shards of steps like these are written."""
@@ -234,17 +241,25 @@ class ShardPool(WorkerPool[ShardTask]):
         self._has_format = True
 
     def _start(self, worker: int) -> ShardActor:
-        return self._run.start(worker, self._states[worker].listed_episodes)
+        return self._run.start(worker)
+
+    def _prepare(self, worker: int) -> None:
+        self._actors[worker].call(self._run.config(worker, self._states[worker].listed_episodes)).result()
 
     def _write_off(self, worker: int) -> str:
         state = self._states[worker]
+        lost = "and its unfinished episodes are collected again"
+        if (record := self._run.recover(worker, self._run.shard(worker, state.shards))) is not None:
+            self._list(state, record)
+            self.made_progress(worker)
+            lost = f"with {plural(record.trajectories, 'finished episode')} of it kept, {lost}"
         steps, episodes = state.steps, state.episodes
         state.steps = state.episodes = 0
         if self._has_format:
             self._run.advance(-steps, -episodes)
             self._return(state, -steps, -episodes)
             state.unit = WorkUnit("", 0)
-        return f"and the {steps} steps outside its finished shards are collected again"
+        return lost
 
     def _tasks_after_death(self, worker: int, unanswered: Sequence[ShardTask]) -> Sequence[ShardTask]:
         if not self._has_format:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from rlx.collector.environment.gym_env import EnvSource, open_environment
+from rlx.collector.environment.space import schema_of
 from rlx.collector.environment.vector import VectorEnvironment
 from rlx.collector.policy.spec import PolicySpec, exploring, load_object
 from rlx.collector.rollout.episodes import REWARDS, Ended, Episodes, StepLayout, first_of, join, layout_of, rewards_as
@@ -21,7 +24,9 @@ from rlx.errors import CollectError
 from rlx.files.lock import check_seen
 from rlx.manifest import ShardRecord
 from rlx.numbers import check_real, check_whole
+from rlx.schema import Schema
 from rlx.seeding import env_seeds, seeded
+from rlx.store.journal import Journal
 from rlx.store.layout import partial_directory
 from rlx.store.writer import ShardFormat
 
@@ -29,6 +34,8 @@ from rlx.store.writer import ShardFormat
 _MAX_ENVS, _MAX_WORKERS = 2**16, 2**12
 # Long enough that a step costs little more than the environment takes; short enough that memory stays small.
 CHUNK_STEPS = 64
+# Of the worker that replaces another: few at first, as the steps of a chunk are lost with its process, too.
+CAREFUL_STEPS = 4
 # Episodes are written together: a block costs as much as tens of steps, and the thread that writes many small ones
 # takes the interpreter's lock from the one that collects.
 _BLOCK_BYTES = 8 << 20
@@ -43,6 +50,7 @@ class Session:
     Args:
         number: of the session: a resumed run must not repeat itself.
         first_env: number of the first environment, where others have the numbers before it.
+        chunk_steps: steps of each environment at first; twice as many every time, up to ``CHUNK_STEPS``.
     """
 
     def __init__(
@@ -55,8 +63,10 @@ class Session:
         *,
         drop: Sequence[str] = (),
         info_keys: InfoKeys = (),
+        chunk_steps: int = CHUNK_STEPS,
     ) -> None:
         n = environment.num_envs
+        self._chunk_steps = chunk_steps
         self._environment = environment
         self._num_envs = n
         self._policy = policy.policy(environment, env_seeds(seed, number, n, 1, first_env))
@@ -67,7 +77,7 @@ class Session:
         self._infos = Infos(n, info_keys)
         seeds = env_seeds(seed, number, n, 0, first_env)
         # Rewards as the environment gives them: how they are stored is decided when some have been seen.
-        self._rollout = Rollout(environment, seeds, drop=drop, infos=self._infos, reward="float64")
+        self._rollout = Rollout(environment, seeds, drop=drop, infos=self._infos, reward="float64", fails_late=True)
         self._episodes = Episodes(n)
         self._looked: Steps | None = None
 
@@ -95,7 +105,8 @@ class Session:
         return layout_of(self._looked, self._environment, self._infos.seen)
 
     def _chunk(self, most_steps: int) -> Steps:
-        length = min(CHUNK_STEPS, max(1, most_steps // self._num_envs))
+        length = min(self._chunk_steps, max(1, most_steps // self._num_envs))
+        self._chunk_steps = min(CHUNK_STEPS, 2 * self._chunk_steps)
         if not self._is_seeded:
             return self._rollout.run(self._policy, length)
         (chunk,) = self._chunks.spawn(1)
@@ -159,20 +170,40 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class ShardWorkerConfig:
-    """The config of a worker.
+    """A task by which a worker begins; its result is None.
 
     Args:
+        journal: directory for the journals of its shards, from which their finished episodes are written if its process
+            ends; None where it works in the process of the writer.
+        chunk_steps: see ``Session``.
         episodes: numbers of its episodes: the first, and how far the next is.
         format: how they are written; given as a task of its own, after a ``FindLayout``, if it is not known yet.
     """
 
-    collection: Collection
     session: int
     worker: int
     episodes: tuple[int, int]
     dataset: Path
     writer: int
     format: ShardFormat | None
+    journal: Path | None = None
+    chunk_steps: int = CHUNK_STEPS
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """A task whose result is the description of the worker's environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentDescription:
+    """The description of an environment in a manifest; see ``VectorEnvironment``."""
+
+    name: str
+    num_envs: int
+    settings: Mapping[str, Any]
+    spec: Mapping[str, Any]
+    schema: Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,24 +248,28 @@ class UnitResult:
 
 
 class ShardWorker:
-    """Worker that processes work units; before its first it may determine the layout of steps.
-
-    Args:
-        environment: an open environment; by default the worker opens it.
+    """Worker that opens an environment, is told how to begin, and processes work units; before its first it may
+    determine the layout of steps.
     """
 
-    def __init__(self, config: ShardWorkerConfig, environment: VectorEnvironment | None = None) -> None:
-        self._config = config
-        check_seen(config.dataset)
-        here = self._collection = config.collection
-        self._environment = environment or opened(here)
-        first_env = config.worker * self._environment.num_envs
-        self._session = Session(
-            *(self._environment, here.policy, here.seed, config.session, first_env),
-            drop=here.drop,
-            info_keys=here.info_keys,
-        )
+    def __init__(self, collection: Collection) -> None:
+        self._collection = collection
+        self._home = Path.cwd()
         self._shards: ShardThread | None = None
+        self._journal: Journal | None = None
+        self._environment = opened(collection)
+
+    def _begin(self, config: ShardWorkerConfig) -> None:
+        self._config, here = config, self._collection
+        check_seen(config.dataset)
+        first_env = config.worker * self._environment.num_envs
+        with contextlib.chdir(self._home):  # which the environment may have changed, and a policy's file is relative to
+            self._session = Session(
+                *(self._environment, here.policy, here.seed, config.session, first_env),
+                drop=here.drop,
+                info_keys=here.info_keys,
+                chunk_steps=config.chunk_steps,
+            )
         if config.format is not None:
             self._write(config.format)
         self._next_episode, self._stride = config.episodes
@@ -243,13 +278,22 @@ class ShardWorker:
         self._unwritten_steps = 0
         self._shard_steps = 0  # those of unwritten episodes among them
 
-    def __call__(self, task: FindLayout | ShardFormat | WorkUnit | None) -> StepLayout | UnitResult | None:
-        """Determine the layout of steps, receive the format of shards, or collect until a work unit is spent or the
-        shard full.
+    def __call__(
+        self, task: Describe | ShardWorkerConfig | FindLayout | ShardFormat | WorkUnit | None
+    ) -> EnvironmentDescription | StepLayout | UnitResult | None:
+        """Describe the environment, begin, determine the layout of steps, receive the format of shards, or collect
+        until a work unit is spent or the shard full.
 
         Args:
             task: the task; None ends the shard early, with the episodes that have ended.
         """
+        if isinstance(task, Describe):
+            env = self._environment
+            schema = schema_of(env.observation_space, env.action_space)
+            return EnvironmentDescription(env.name, env.num_envs, env.settings, env.spec, schema)
+        if isinstance(task, ShardWorkerConfig):
+            self._begin(task)
+            return None
         if isinstance(task, FindLayout):
             return self._session.look(task.steps)
         if isinstance(task, ShardFormat):
@@ -287,6 +331,8 @@ class ShardWorker:
         """Close the environment, and drop an open shard."""
         if self._shards is not None:
             self._shards.__exit__(None, None, None)
+        if self._journal is not None:
+            self._journal.close()
         self._environment.close()
 
     def _is_full(self) -> bool:
@@ -315,9 +361,18 @@ class ShardWorker:
         self._shard = unit.shard
         steps = sum(one.steps for one in ready)
         self._unwritten_steps, self._shard_steps = self._unwritten_steps + steps, self._shard_steps + steps
+        if ready and self._config.journal is not None:
+            self._keep(ready, self._config.journal)
         if self._unwritten_steps >= self._block_steps:
             self._flush(shards)
         return sum(len(one.lengths) for one in ready)
+
+    def _keep(self, ready: Sequence[Ended], journal: Path) -> None:
+        """Add episodes to the shard's journal."""
+        if self._journal is None:
+            self._journal = Journal(journal / self._shard)
+        first = self._next_episode + sum(len(one.lengths) for one in self._unwritten[: -len(ready)]) * self._stride
+        self._journal.append(join(ready, self._schema, first, self._stride))
 
     def _flush(self, shards: ShardThread) -> None:
         ended, self._unwritten, self._unwritten_steps = self._unwritten, [], 0
@@ -328,6 +383,9 @@ class ShardWorker:
         if self._unwritten:
             self._flush(shards)
         self._shard_steps = 0
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
         return shards.finish()
 
 
