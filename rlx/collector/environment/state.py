@@ -14,6 +14,7 @@ import pickle
 import random
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from enum import Enum
 from functools import partial
 from inspect import getattr_static
@@ -81,18 +82,21 @@ class HiddenStateError(CollectError):
     """An object keeps state where it cannot be read, or a state does not fit the object."""
 
 
-def save_state(root: Any, *, trust: bool = False, limit: int | None = _MAX_BYTES) -> State:
+def save_state(
+    root: Any, *, trust: bool = False, limit: int | None = _MAX_BYTES, values: tuple[type, ...] = ()
+) -> State:
     """Return the state of environments and of what steps them: numbers, texts and tensors, as ``torch.save`` takes.
 
     Args:
         root: a list of such objects, or one.
         trust: whether to pickle what is neither of the above; to be restored with ``trust`` alone.
         limit: most bytes.
+        values: dataclasses whose objects are restored as new ones, from their fields.
 
     Raises:
         HiddenStateError: something's state cannot be read; the message has its name.
     """
-    writer = _Writer(trust, limit)
+    writer = _Writer(trust, limit, values)
     found = {"root": writer.value(root, type(root).__name__), "nodes": writer.nodes}
     spans = sorted(writer.spans)
     if any(start < end for (_, end), (start, _) in pairwise(spans)):
@@ -100,7 +104,7 @@ def save_state(root: Any, *, trust: bool = False, limit: int | None = _MAX_BYTES
     return found
 
 
-def restore_state(root: T, state: Mapping[str, Any], *, trust: bool = False) -> T:
+def restore_state(root: T, state: Mapping[str, Any], *, trust: bool = False, values: tuple[type, ...] = ()) -> T:
     """Restore the state of an object that was made in the same way, and return it; of a list, a new list.
 
     The whole state is read before anything of the object changes. Unless it is trusted, a state decides values alone:
@@ -110,7 +114,7 @@ def restore_state(root: T, state: Mapping[str, Any], *, trust: bool = False) -> 
         HiddenStateError: the state does not fit.
     """
     name = type(root).__name__
-    reader = _Reader(state, trust)
+    reader = _Reader(state, trust, values)
     try:
         made: T = reader.value(state["root"], root)
     except HiddenStateError:
@@ -119,7 +123,7 @@ def restore_state(root: T, state: Mapping[str, Any], *, trust: bool = False) -> 
         raise HiddenStateError(f"{name}: the state does not fit: {exc!r}") from exc
     for write in reader.writes:
         write()
-    if not _same(save_state(made, trust=trust, limit=None), state):
+    if not _same(save_state(made, trust=trust, limit=None, values=values), state):
         raise HiddenStateError(f"{name}: not every attribute could be set")
     return made
 
@@ -127,10 +131,10 @@ def restore_state(root: T, state: Mapping[str, Any], *, trust: bool = False) -> 
 class _Writer:
     """Writer of objects as nodes; each is written once, so that what is shared stays shared."""
 
-    def __init__(self, trust: bool, limit: int | None) -> None:
+    def __init__(self, trust: bool, limit: int | None, values: tuple[type, ...]) -> None:
         self.nodes: list[dict[str, Any]] = []
         self.spans: list[tuple[int, int]] = []
-        self._trust, self._limit, self._bytes = trust, limit, 0
+        self._trust, self._limit, self._values, self._bytes = trust, limit, values, 0
         self._numbers: dict[int, int] = {}
         self._alive: list[Any] = []  # else the id of an object made on the way might come again
 
@@ -149,6 +153,9 @@ class _Writer:
     def _node(self, value: Any, kind: type, path: str) -> dict[str, Any]:
         if _CONTAINERS.get(kind.__name__) is kind:
             return self._container(value, kind, path)
+        if kind in self._values:
+            parts = [getattr(value, field.name) for field in fields(value)]
+            return {"kind": "value", "class": _name(kind), "fields": self.value(parts, path)}
         if kind is int:
             return {"kind": "int", "hex": hex(value)}
         if kind in (bytes, bytearray):
@@ -248,10 +255,11 @@ class _Writer:
 class _Reader:
     """Reader of nodes, in the places of the objects of an environment that was made in the same way."""
 
-    def __init__(self, state: Mapping[str, Any], trust: bool) -> None:
+    def __init__(self, state: Mapping[str, Any], trust: bool, values: tuple[type, ...]) -> None:
         self.writes: list[Callable[[], object]] = []  # changes of live objects, made once the whole state is read
         self._nodes = state["nodes"]
         self._trust = trust
+        self._values = {_name(kind): kind for kind in values}
         self._built: dict[int, Any] = {}
 
     def value(self, value: Any, current: Any) -> Any:
@@ -269,7 +277,8 @@ class _Reader:
             made = value
         else:
             raise HiddenStateError(f"a {type(value).__name__} in the state")
-        if made is not current and (_is_kept(current) or _is_kept(made)):
+        is_value = type(made) in self._values.values() and (current is None or type(current) is type(made))
+        if made is not current and not is_value and (_is_kept(current) or _is_kept(made)):
             raise HiddenStateError(f"{_described(made)} is in the state, in the place of {_described(current)}")
         return made
 
@@ -300,6 +309,11 @@ class _Reader:
         return made
 
     _read_OrderedDict = _read_dict
+
+    def _read_value(self, node: Node, *_: Any) -> Any:
+        if node["class"] not in self._values:
+            raise HiddenStateError(f"a {node['class']} is in the state, but not in its place")
+        return self._values[node["class"]](*self.value(node["fields"], None))
 
     def _read_int(self, node: Node, *_: Any) -> Any:
         return int(node["hex"], 16)

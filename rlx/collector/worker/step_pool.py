@@ -135,7 +135,9 @@ class StepWorker:
 
     def state(self, trust: bool) -> dict[str, Any]:
         """Return the state of rollout, environment and generators; raise HiddenStateError if it cannot be read."""
-        live = None if self._rollout is None else save_state([self._rollout, self._random], trust=trust)
+        live = (
+            None if self._rollout is None else save_state([self._rollout, self._random], trust=trust, values=(Steps,))
+        )
         return {"live": live, "version": self._version, "generators": generator_state()}
 
     def load_state(self, state: Mapping[str, Any], first_env: int, trust: bool) -> None:
@@ -143,7 +145,9 @@ class StepWorker:
         if state["live"] is None:
             return
         self._begin(0, first_env, self._config.seed)
-        self._rollout, self._random = restore_state([self._rollout, self._random], state["live"], trust=trust)
+        self._rollout, self._random = restore_state(
+            [self._rollout, self._random], state["live"], trust=trust, values=(Steps,)
+        )
         self._version = state["version"]
         set_generator_state(state["generators"])
 
