@@ -17,6 +17,7 @@ _BY_OTHERS = {
     "docs/format.md": "test_format.py",
     "docs/formats.md": "test_formats.py",
     "docs/migrating.md": "test_migrating.py",
+    "docs/ports.md": "test_ports.py",
     "docs/ray.md": "../buffer/test_ray_buffer.py",
     "docs/remote.md": "test_remote.py",
     "docs/hub.md": "test_hub.py",
