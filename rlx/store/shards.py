@@ -23,8 +23,7 @@ from rlx.store.array import ArrayReader, Rows
 from rlx.store.field_files import FieldFiles
 from rlx.store.layout import shard_directory
 from rlx.store.raw_file import check_sizes
-from rlx.store.stores import store_named
-from rlx.store.text import array_names
+from rlx.store.stores import array_names, store_named
 from rlx.store.trajectories import Trajectories
 from rlx.wording import command
 

@@ -25,8 +25,7 @@ from rlx.store.codec import MIN_ROW_BYTES, NONE, Codec
 from rlx.store.dictionary import REFERENCE_ROWS, Beginning, Rows, trained_dictionary
 from rlx.store.raw_file import check_size
 from rlx.store.statistics import Moments, ObservationMoments, action_counts, table_statistics
-from rlx.store.stores import Store, store_named
-from rlx.store.text import array_names
+from rlx.store.stores import Store, array_names, store_named
 from rlx.store.trajectories import Trajectories
 
 _NO_SEGMENTS = Block({}, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, bool), np.empty(0, bool))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlx import manifest, schema
-from rlx.store import codec, dictionary, statistics, text
+from rlx.store import codec, dictionary, statistics, stores
 from rlx.store.dataset import Dataset
 from rlx.store.trajectories import COLUMNS
 from tests.factories import LARGE, TEXT_FIELDS, join, make_block, write_dataset
@@ -91,5 +91,5 @@ def test_every_figure_is_the_codes() -> None:
     assert f"made from {dictionary.SAMPLES} of the rows" in flat
     assert f"every {statistics.SAMPLED_EVERY}th row" in flat
     assert f"at most {statistics.MAX_ACTIONS:,} values" in flat
-    assert f"recognises the {text.KNOWN_TEXTS:,} texts" in flat
+    assert f"recognises the {stores.KNOWN_TEXTS:,} texts" in flat
     assert dictionary.CODEC_NAME in flat

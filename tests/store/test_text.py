@@ -16,7 +16,7 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict
 from rlx.block import Block, single
 from rlx.errors import CorruptDatasetError, SchemaMismatchError
 from rlx.schema import Field, Role, Schema
-from rlx.store import text
+from rlx.store import stores as text
 from rlx.store.dataset import Dataset
 from rlx.store.repair import repair
 from rlx.store.stores import store_named

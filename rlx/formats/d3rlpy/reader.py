@@ -18,7 +18,7 @@ from rlx.formats import d4rl
 from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, expecting, flags_of, not_taken_note
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.episodes import Hdf5Episodes, field_shape, find_extras, leaves_of, rows_in
-from rlx.formats.common.hdf5.text import texts
+from rlx.formats.common.hdf5.file import texts
 from rlx.formats.common.rows.episodes import RowEpisode, ending_notes, shard_bounds
 from rlx.formats.common.skipping import skippable, typical
 from rlx.formats.d3rlpy import COLUMNS, KEYS, LAYOUT, VERSION

@@ -14,7 +14,7 @@ from rlx.errors import CorruptShardError
 from rlx.formats.common.fields import NOT_A_ROW_PER_STEP, NOT_OF_STEPS, ExtraFields, RowType
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.episodes import Hdf5Columns
-from rlx.formats.common.hdf5.text import is_text, unreadable
+from rlx.formats.common.hdf5.file import is_text, unreadable
 from rlx.formats.common.pictures import decode_picture
 from rlx.formats.common.provenance import noted_fields, read_notes
 from rlx.formats.common.rows.episodes import episode_blocks

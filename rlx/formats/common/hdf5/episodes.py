@@ -21,8 +21,8 @@ from rlx.formats.common.fields import (
     expecting,
 )
 from rlx.formats.common.hdf5 import file as hdf5_file
+from rlx.formats.common.hdf5.file import TextRows, is_text, unreadable
 from rlx.formats.common.hdf5.output import Column
-from rlx.formats.common.hdf5.text import TextRows, is_text, unreadable
 from rlx.formats.common.provenance import noted_fields
 from rlx.formats.common.rows.episodes import RowEpisode
 from rlx.formats.common.skipping import whole

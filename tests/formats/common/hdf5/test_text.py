@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from rlx.errors import CorruptShardError
-from rlx.formats.common.hdf5.file import attribute, integer
-from rlx.formats.common.hdf5.text import TextRows, _messages, text_attribute, texts
+from rlx.formats.common.hdf5.file import TextRows, _messages, attribute, integer, text_attribute, texts
 
 WORDS = np.array(["", "left", "r\u00e9sum\u00e9", "x" * 5000, "left"] * 4, object)
 LAYOUTS: dict[str, dict[str, Any]] = {
