@@ -89,7 +89,7 @@ def test_every_figure_is_the_codes() -> None:
     assert f"from level {dictionary.ARCHIVE_LEVEL} on. Large rows" in flat
     assert f"but at least {dictionary.REFERENCE_FRAMES}" in flat
     assert f"made from {dictionary.SAMPLES} of the rows" in flat
-    assert f"every {statistics.SAMPLED_EVERY}th row" in flat
+    assert f"every {statistics.SAMPLED_EVERY}th step of the shard" in flat
     assert f"at most {statistics.MAX_ACTIONS:,} values" in flat
     assert f"recognises the {stores.KNOWN_TEXTS:,} texts" in flat
     assert dictionary.CODEC_NAME in flat
