@@ -254,7 +254,7 @@ def test_generators_of_any_accelerator_are_saved(monkeypatch: pytest.MonkeyPatch
     states = [torch.tensor([1]), torch.tensor([2]), torch.tensor([3])]
 
     class Module:
-        is_initialized = staticmethod(lambda: True)
+        is_available = is_initialized = staticmethod(lambda: True)
         get_rng_state_all = staticmethod(lambda: list(states))
         set_rng_state_all = None  # there may be another number of devices
 

@@ -27,6 +27,8 @@ def main() -> None:
         _raise_as_ctrl_c(received)
         from rlx_cli.app import main as run
 
+        if received:  # while a module was imported that let no exception through
+            raise KeyboardInterrupt  # noqa: TRY301
         run()
     except SystemExit as exc:
         code = exc.code

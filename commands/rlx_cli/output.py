@@ -332,7 +332,11 @@ def results_apart() -> Iterator[None]:
         yield
         return
     stdout.flush()
-    kept = os.dup(1)
+    try:
+        kept = os.dup(1)
+    except OSError:  # too many are open: whatever the command does will say so
+        yield
+        return
     os.dup2(2, 1)
     if number == 1:
         sys.stdout = open(kept, "w", encoding=stdout.encoding, errors=stdout.errors, closefd=False)  # noqa: SIM115

@@ -19,6 +19,7 @@ from tensordict import TensorDict
 from rlx.block import Block
 from rlx.schema import Field, Role, Schema
 from rlx.store.dataset import Dataset
+from rlx.store.statistics import parted_axis
 from rlx.store.ted import to_rows
 from rlx.store.verification import verify
 from tests.factories import cut, join, write_dataset
@@ -249,12 +250,19 @@ class StatisticsContract(StoreContract):
                         assert name not in record.statistics
                         continue
                     every = 16 if schema[name].row_bytes >= 1024 else 1
-                    seen = join(blocks).data[name][::every].astype(float)
-                    assert record.statistics[name]["count"] == seen.size
-                    if seen.size:
-                        assert record.statistics[name]["max"] == seen.max()
-                        assert record.statistics[name]["sum"] == pytest.approx(seen.sum())
-                        assert record.statistics[name]["sum_of_squares"] == pytest.approx(np.square(seen).sum())
+                    first = [block.data[name][: block.steps] for block in blocks]  # that steps begin with
+                    seen = np.concatenate(first)[::every].astype(float)
+                    figures, axis = record.statistics[name], parted_axis(schema[name].shape)
+                    parts = [seen] if axis is None or not len(seen) else np.moveaxis(seen, axis + 1, 0)
+                    for place, part in enumerate(parts):
+                        of_part = {
+                            key: found[place] if isinstance(found, list) else found for key, found in figures.items()
+                        }
+                        assert of_part["count"] == part.size
+                        if part.size:
+                            assert of_part["max"] == part.max()
+                            assert of_part["sum"] == pytest.approx(part.sum())
+                            assert of_part["sum_of_squares"] == pytest.approx(np.square(part).sum())
 
 
 def _is_whole(block: Block) -> bool:

@@ -89,7 +89,7 @@ def test_every_command_tells_whoever_comes_second(command: Sequence[str], cli: C
         there = sorted(tmp_path.rglob("*"))
         result = cli(*arguments)
         assert f"error: {target} is being written by this process, pid {os.getpid()}\n" in result.err
-        assert (result.code, sorted(tmp_path.rglob("*"))) == (1, there)
+        assert (result.code, sorted(tmp_path.rglob("*"))) == (75, there)
         if partial is not None:
             partial.write_text("whose turn it was")
     if partial is not None:
@@ -112,8 +112,9 @@ def test_two_commands_at_once(tmp_path: Path) -> None:
     ]
     told = [process.communicate()[1] for process in running]
     codes = [process.returncode for process in running]
-    assert sorted(codes) == [0, 1], told
-    assert ("being written by another" in told[codes.index(1)]) or ("already exists" in told[codes.index(1)])
+    said = told[codes.index(max(codes))]
+    assert sorted(codes) in ([0, 1], [0, 75]), told
+    assert ("being written by another" if max(codes) == 75 else "already exists") in said
     alone = tmp_path / "alone"
     export(sources[codes.index(0)], alone, "torchrl", progress=Silent())
     assert contents(target) == contents(alone)

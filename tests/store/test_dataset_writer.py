@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from rlx.errors import CorruptDatasetError, DatasetExistsError, IncompleteDatasetError
-from rlx.files import atomic
+from rlx.files import durable
 from rlx.manifest import Manifest
 from rlx.schema import Schema
 from rlx.store.codec import Codec
@@ -86,7 +86,7 @@ def test_files_are_durable_before_they_are_listed(tmp_path: Path, monkeypatch: p
     with claimed(path):
         writer = open_writer(path, described(codec=Codec.parse("zstd").to_json()))
         records = [write_shard(writer.partial(name), name, writer.format(), SHARDS[0]) for name in ("00000", "00001")]
-        monkeypatch.setattr(atomic, "sync", lambda path: synced.append((str(path), Manifest.load(writer.path).listed)))
+        monkeypatch.setattr(durable, "sync", lambda path: synced.append((str(path), Manifest.load(writer.path).listed)))
         writer.save()
         writer.commit_all(records)
     for record in records:

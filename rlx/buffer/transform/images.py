@@ -105,6 +105,7 @@ class ChannelOrder(Pointwise):
         keys: keys of the images, at the root and under ``next``.
 
     Example:
+        >>> from tensordict import TensorDict
         >>> batch = TensorDict({"pixels": torch.zeros(2, 64, 48, 3)}, [2])
         >>> rlx.buffer.ChannelOrder("first", keys=["pixels"])(batch)["pixels"].shape
         torch.Size([2, 3, 64, 48])
