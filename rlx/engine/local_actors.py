@@ -58,8 +58,9 @@ class LocalActor(ProcessActor[T, R]):
         self._pipe, theirs = Pipe()
         self._step_timeout = step_timeout
         self._watch: PulseWatch | None = None
-        self._dump = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
-        with theirs, ExitStack() as stack:
+        with theirs, ExitStack() as stack, ExitStack() as unless_started:
+            unless_started.enter_context(self._pipe)
+            self._dump = unless_started.enter_context(tempfile.TemporaryFile())
             fds = [theirs.fileno(), self._dump.fileno()]
             if step_timeout is not None:
                 fds.append(stack.enter_context(pulse_file()).fileno())
@@ -67,6 +68,7 @@ class LocalActor(ProcessActor[T, R]):
             command = [sys.executable, "-c", _BOOT, ",".join(map(str, fds)), *sys.path]
             # A group of its own, so that Ctrl-C in a terminal does not reach it.
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=fds, process_group=0)
+            unless_started.pop_all()  # they are closed with the process
         self._pending: deque[Future[R]] = deque()
         self._closing: Future[R] | None = None
         self._is_left = False
