@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -125,8 +125,9 @@ class Goals:
         if (any_step := kind == _RANDOM).any():
             source[any_step] = index.row_at((drawn[any_step, 1] * len(index)).astype(np.int64))
         is_new, is_final = kind < len(_KINDS), ahead == remaining
-        for goal, state in self.keys.items():
-            self._put(batch, as_path(goal), _states(below, as_path(state), source[is_new], is_final[is_new]), is_new)
+        found = _states(below, [as_path(state) for state in self.keys.values()], source[is_new], is_final[is_new])
+        for goal, states in zip(self.keys, found, strict=True):
+            self._put(batch, as_path(goal), states, is_new)
         if self.steps_key is not None:
             ahead[any_step] = np.where(source[any_step] == rows[any_step], 0, -1)
             steps = torch.from_numpy(np.where(is_new, ahead, -2)[:, None])
@@ -193,17 +194,23 @@ class _Stored(Neighbours, Protocol):
         """Return [n] the rows of the 0th, 1st, ... stored step."""
 
 
-def _states(below: Reader, key: tuple[str, ...], rows: Rows, is_final: NDArray[np.bool_]) -> torch.Tensor:
-    """Return [n, ...] what the steps at rows observed, or where ``is_final``, what they led to."""
-    after = ("next", *key)
-    found = below.read(rows, [key, after] if is_final.any() else [key])
-    states: torch.Tensor | None = found.get(key, None)
-    if states is None:
-        raise TransformError(f"{'/'.join(key)} is not stored: goals are taken from it")
-    if is_final.any():
-        at = torch.from_numpy(np.flatnonzero(is_final)).to(states.device)
-        states = states.index_copy(0, at, found.get(after).index_select(0, at))
-    return states
+def _states(
+    below: Reader, keys: Sequence[tuple[str, ...]], rows: Rows, is_final: NDArray[np.bool_]
+) -> list[torch.Tensor]:
+    """Return, of each key, [n, ...] what the steps at rows observed, or where ``is_final``, what they led to."""
+    found = below.read(rows, keys)
+    last = np.flatnonzero(is_final)
+    led_to = below.read(rows[last], [("next", *key) for key in keys]) if len(last) else None
+    made = []
+    for key in keys:
+        states: torch.Tensor | None = found.get(key, None)
+        if states is None:
+            raise TransformError(f"{'/'.join(key)} is not stored: goals are taken from it")
+        if led_to is not None:
+            at = torch.from_numpy(last).to(states.device)
+            states = states.index_copy(0, at, led_to.get(("next", *key)))
+        made.append(states)
+    return made
 
 
 def rewarded(batch: TensorDictBase, reward_fn: RewardFunction, key: NestedKey, is_new: NDArray[np.bool_]) -> None:
