@@ -1,7 +1,7 @@
 """Storages of each step by itself: of one shape, or of shapes of their own."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -10,7 +10,6 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_lea
 from rlx.buffer.index.continuity import Leaves, Path
 from rlx.buffer.protocol import Keys, Rows, Steps
 from rlx.buffer.storage.ring import RingStorage
-from rlx.buffer.storage.step_schema import leaves_of
 from rlx.errors import SchemaMismatchError
 from rlx.transform.protocol import as_path
 
@@ -173,7 +172,9 @@ def _parted(steps: TensorDictBase) -> tuple[TensorDict, list[TensorDictBase]]:
 
 def _here(step: TensorDictBase) -> TensorDictBase:
     """Return a step on the CPU."""
-    return step if all(leaf.is_cpu for leaf in leaves_of(step).values()) else step.cpu().clear_device_()
+    leaves: Iterable[Any] = step.values(include_nested=True, leaves_only=True)
+    is_here = all(leaf.is_cpu for leaf in leaves if isinstance(leaf, torch.Tensor))
+    return step if is_here else step.cpu().clear_device_()
 
 
 def _is_alike(path: Path, leaf: Any) -> bool:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tensordict import LazyStackedTensorDict, TensorDict
+from tensordict import LazyStackedTensorDict, TensorDict, tensorclass
 
 from rlx.buffer import LazyStackStorage, ReplayBuffer, SliceSampler, TensorDictReplayBuffer
 from rlx.errors import SchemaMismatchError
@@ -132,3 +132,19 @@ def test_keys_may_differ_too() -> None:
     buffer.extend([step(0, 1), step(1, 1).set("more", torch.ones(3))])
     assert [each.get("more", None) is not None for each in buffer[:]] == [False, True]
     assert not buffer.storage.has("more")
+
+
+@tensorclass
+class Pose:
+    """A tensorclass within a step."""
+
+    place: torch.Tensor
+
+
+def test_a_tensorclass_within_a_step_comes_back() -> None:
+    buffer = ReplayBuffer(storage=LazyStackStorage(4), batch_size=2)
+    made: Any = Pose
+    buffer.extend(TensorDict({"pose": made(torch.arange(6.0).reshape(3, 2), batch_size=[3])}, [3]))
+    pose = buffer[[2, 0]]["pose"]
+    assert type(pose) is Pose
+    assert pose.place.tolist() == [[4, 5], [0, 1]]
