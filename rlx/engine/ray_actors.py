@@ -131,8 +131,7 @@ class RayActors(ProcessActors[RayActor[Any, Any]]):
         return actor
 
     def __enter__(self) -> Self:
-        if self._ray is None:  # entered again by a part of the work, which ends the actors before the rest
-            self._ray = self._stack.enter_context(self._cluster)
+        self._ray = self._stack.enter_context(self._cluster)
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:

@@ -3,7 +3,7 @@
 import pickle
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,13 +36,15 @@ def collect(collection: Collection, destination: Path, options: Options, progres
         finished = _finished(destination, options.command)
         return Report.of(destination, finished, time.monotonic() - started, 0, skipped_shards=len(finished.shards))
     place = destination.absolute()  # wherever an environment of this process changes to
-    with _actors(collection, options) as actors, _closing_given(collection, actors):
+    actors = _actors(collection, options)
+    with ExitStack() as running, _closing_given(collection, actors):
+        running.enter_context(actors)
         first = [_started(actors, collection)]
         described = _described(collection, _environment_of(first[0], collection), options)
         with claimed(place, overwrite=options.overwrite) as claim:
             writer = open_writer(claim.place, _as_listed(described, claim.place))
             shards, steps = len(writer.manifest.shards), writer.manifest.steps
-            with actors:  # they end before the claim does
+            with running.pop_all():  # the actors end before the claim does
                 collector = DatasetCollector(
                     *(collection, writer, lambda: first.pop() if first else _started(actors, collection), progress),
                     options.command,
