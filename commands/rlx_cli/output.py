@@ -327,16 +327,11 @@ def results_apart() -> Iterator[None]:
     """
     stdout = sys.stdout
     try:
-        number = stdout.fileno()
-    except OSError:  # captured in memory
+        number, kept = stdout.fileno(), os.dup(1)
+    except OSError:  # captured in memory; or too many files are open, as whatever the command does will say
         yield
         return
     stdout.flush()
-    try:
-        kept = os.dup(1)
-    except OSError:  # too many are open: whatever the command does will say so
-        yield
-        return
     os.dup2(2, 1)
     if number == 1:
         sys.stdout = open(kept, "w", encoding=stdout.encoding, errors=stdout.errors, closefd=False)  # noqa: SIM115
