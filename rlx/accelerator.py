@@ -19,7 +19,7 @@ def in_use() -> torch.device | None:
     """Return the accelerator that this process uses, without an index; asking one that nobody uses takes memory."""
     try:
         here = torch.accelerator.current_accelerator()
-    except RuntimeError:  # torch 2.6, where there is none
+    except RuntimeError:  # torch 2.6, on a machine without an accelerator
         return None
     if here is None:
         return None
@@ -28,7 +28,7 @@ def in_use() -> torch.device | None:
 
 
 def available() -> torch.device | None:
-    """Return the accelerator of this machine, without an index; None if there is none that can be used."""
+    """Return the accelerator of this machine, without an index; None if torch can use none."""
     return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
 
 

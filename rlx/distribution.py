@@ -18,7 +18,7 @@ def installed() -> Distribution:
     """Return the distribution of rlx that is installed.
 
     Raises:
-        PackageNotFoundError: there is none: rlx was put on the path by hand.
+        PackageNotFoundError: neither is installed: rlx was put on the path by hand.
     """
     from importlib.metadata import PackageNotFoundError, distribution  # a tenth of the time of ``rlx --help``
 

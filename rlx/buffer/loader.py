@@ -363,7 +363,7 @@ class Loader(IterableDataset[TensorDictBase]):
             else:
                 steps, done = self._steps(self._mine(epoch, number), epoch, number)
             if self._order.lanes and not number:
-                steps.get("is_init")[:, 0] = True  # what the epoch before ended with goes on nowhere
+                steps.get("is_init")[:, 0] = True  # nothing continues the last slices of the epoch before
             return self._finished(steps, epoch, number, done)
 
         plan = lru_cache(maxsize=self._threads + 1)(partial(self._plan, epoch))

@@ -33,7 +33,7 @@ class LastSteps:
             if schema[name].dtype.startswith("float") and len(schema[name].shape) == 1 and schema[name].row_bytes
         }
         self._ends: dict[str, list[tuple[NDArray[np.float64], int, int]]] = {name: [] for name in self._largest}
-        # The last rows of a trajectory that goes on: trajectory, position and whether they are recorded; and values.
+        # The last rows of a trajectory that continues: trajectory, position and whether they are recorded; and values.
         self._open = np.empty((3, 0), np.int64)
         self._rows: dict[str, NDArray[np.generic]] = {}
 
@@ -81,7 +81,7 @@ class LastSteps:
 class Repeats:
     """Blocks of 16 different steps that are stored again, at another place of an episode.
 
-    The beginning of an episode that repeats another's is none: environments and policies may be deterministic.
+    An episode may begin as another one does: environments and policies may be deterministic.
     """
 
     def __init__(self, schema: Schema) -> None:

@@ -61,7 +61,7 @@ def file_error(exc: OSError, path: str | os.PathLike[str] | None = None, operati
 
     Args:
         path: the file, or the directory below which it is; named if the error names none.
-        operation: what was done to it, such as ``written``.
+        operation: what failed, as a participle: ``written``.
 
     Example:
         >>> error = file_error(PermissionError(errno.EACCES, "Permission denied", "pong"))
@@ -205,7 +205,7 @@ def disk_errors(path: Path | str, operation: str = "written") -> Iterator[None]:
     Those of connections, and those that are errors of rlx already, pass.
 
     Args:
-        operation: what is done to it, for the message: it "cannot be" that.
+        operation: what is attempted, as a participle: "cannot be written".
 
     Raises:
         DiskFullError: the disk or the quota is full.

@@ -454,7 +454,7 @@ def normalize(index: Any, length: int, unit: Literal["step", "trajectory"] = "st
 
     Args:
         index: a slice, or a 1-d list, array or tensor of integers (negative ones count from the end) or booleans.
-        unit: what is numbered, for messages.
+        unit: name of what the numbers count, for messages.
     """
     if isinstance(index, slice):
         return np.arange(*index.indices(length), dtype=np.int64)

@@ -537,7 +537,7 @@ class RingStorage(SavedSteps, Storage, ABC):
 
 
 def _default_keys(schema: StepSchema) -> list[TrajectoryKeys]:
-    """Return the keys that trajectories are found by if none is named; none if there are no such keys."""
+    """Return the keys that identify trajectories by default; an empty result without such keys."""
     try:
         return [TrajectoryKeys.find(schema)]
     except SamplingError:

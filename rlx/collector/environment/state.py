@@ -1,4 +1,4 @@
-"""The state of environments: with it, a collector goes on in the middle of its episodes.
+"""The state of environments, with which a collector continues in mid-episode.
 
 An environment that has ``get_state`` and ``set_state`` is asked. Of any other, the attributes are the state, if they
 are numbers, texts, arrays, generators, and containers of these; and so for its wrappers, for gymnasium's and rlx's own
@@ -605,7 +605,7 @@ _COPIED: Mapping[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Callable[
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Return whether two states are alike, bit for bit; what is pickled need not have the same bytes."""
+    """Return whether two states have the same bits, except for pickled parts, whose bytes may differ."""
     if isinstance(one, dict):
         is_alike = isinstance(other, dict) and one.keys() == other.keys()
         return is_alike and all(name == "pickled" or _same(one[name], other[name]) for name in one)

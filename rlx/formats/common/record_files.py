@@ -51,7 +51,7 @@ def record_reads(path: Path) -> Iterator[Callable[[], bytes]]:
     """Yield, for every record of a TFRecord file, what returns its data, or raises CorruptShardError if it is damaged.
 
     Raises:
-        SourceNotFoundError: there is no file.
+        SourceNotFoundError: no file was found.
         CorruptShardError: it is damaged so that the next record cannot be found.
     """
     try:

@@ -174,7 +174,7 @@ class LeftOut:
         return cls()
 
     def note(self) -> dict[str, Any]:
-        """Return the note that lists them; empty if there are none."""
+        """Return the note that lists them; an empty dict without any."""
         return {NOTE: self.to_json()} if self.count else {}
 
     def to_json(self) -> dict[str, Any]:
