@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeGuard, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,11 +109,24 @@ class BatchChance:
         return drawn
 
 
-class Random(Protocol):
-    """A transform of batches that draws random numbers."""
+@dataclass(frozen=True)
+class Random:
+    """Base of transforms of batches that draw random numbers: those of one batch, or of one call after the other."""
 
-    def for_batch(self, chance: BatchChance) -> Any:
+    _chance: BatchChance | None = field(default=None, init=False, repr=False)
+    _calls: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
+
+    def for_batch(self, chance: BatchChance) -> Self:
         """Return the transform with the random numbers of one batch."""
+        drawn = copy(self)  # checked already
+        object.__setattr__(drawn, "_chance", chance)
+        return drawn
+
+    def _next_chance(self) -> BatchChance:
+        if self._chance is not None:
+            return self._chance
+        self._calls[0] += 1
+        return BatchChance(self._calls[0])
 
 
 def is_random(transform: Any) -> TypeGuard[Random]:

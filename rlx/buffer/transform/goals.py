@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -18,7 +17,7 @@ from rlx.buffer.storage.dataset import DatasetTrajectoryIndex
 from rlx.errors import SchemaMismatchError, TransformError
 from rlx.numbers import check_real, check_whole
 from rlx.transform.multi_step import NStep, ReturnToGo
-from rlx.transform.protocol import BatchChance, Neighbours, Reader, as_path, wanted
+from rlx.transform.protocol import Neighbours, Random, Reader, as_path, wanted
 
 RewardFunction = Callable[[TensorDictBase], torch.Tensor]
 _KINDS = ("current", "geometric", "uniform", "random")
@@ -27,7 +26,7 @@ _ROUNDING = 1e-9  # of a sum of shares
 
 
 @dataclass(frozen=True)
-class Goals:
+class Goals(Random):
     """Transform that gives each step goals: a mixture of states, as OGBench's ``GCDataset`` draws them.
 
     A state is what a step observed, or what its trajectory's last step led to, if that was recorded. Goals of a batch
@@ -73,8 +72,6 @@ class Goals:
     reward_key: NestedKey = ("next", "reward")
     steps_key: NestedKey | None = None
     seed: int = field(default_factory=lambda: secrets.randbits(63))
-    _chance: BatchChance | None = field(default=None, init=False, repr=False)
-    _calls: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not (isinstance(self.keys, Mapping) and self.keys):
@@ -89,12 +86,6 @@ class Goals:
     @property
     def _shares(self) -> list[float]:
         return [getattr(self, name) for name in _KINDS]
-
-    def for_batch(self, chance: BatchChance) -> Goals:
-        """Return the transform with the random numbers of one batch."""
-        drawn = copy(self)  # checked already
-        object.__setattr__(drawn, "_chance", chance)
-        return drawn
 
     def check_earlier(self, earlier: list[Any]) -> None:
         """Raise TransformError if an earlier transform sums rewards that this one computes anew."""
@@ -112,10 +103,7 @@ class Goals:
             return below.read(rows, keys)  # also where a later mixture asks for the states of other steps
         # Only the user's function knows which keys it needs.
         batch = below.read(rows, None if keys is None or is_rewarded else [*keys, *made])
-        chance = self._chance
-        if chance is None:
-            self._calls[0] += 1
-            chance = BatchChance(self._calls[0])
+        chance = self._next_chance()
         drawn = chance.uniform(self.seed, len(rows), 2)
         kind = self._edges().searchsorted(drawn[:, 0], side="right")
         index = cast("_Stored", below.index)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,13 +13,13 @@ from tensordict import NestedKey, TensorDictBase
 from rlx.buffer.storage.step_schema import signed
 from rlx.errors import TransformError
 from rlx.numbers import check_whole
-from rlx.transform.protocol import BatchChance, Pointwise, as_keys, leaves_named
+from rlx.transform.protocol import Pointwise, Random, as_keys, leaves_named
 
 _MAX_CHANNELS = 4  # more in the last dimension are columns of an image
 
 
-@dataclass(frozen=True, slots=True)
-class RandomShift(Pointwise):
+@dataclass(frozen=True)
+class RandomShift(Random, Pointwise):
     """Transform that shifts each image by up to ``pad`` pixels, and repeats its edges: the augmentation of DrQ.
 
     The image is padded with its edges and cut at a random place (Kostrikov et al., 2020). Images are [*, H, W]: all
@@ -45,29 +44,17 @@ class RandomShift(Pointwise):
     pad: int = 4
     keys: NestedKey | Sequence[NestedKey] = ("observation",)
     seed: int = field(default_factory=lambda: secrets.randbits(63))
-    _chance: BatchChance | None = field(default=None, init=False, repr=False)
-    _calls: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_whole("pad", self.pad, error=TransformError)
         check_whole("seed", self.seed, None, error=TransformError)
         object.__setattr__(self, "keys", as_keys(self.keys))
 
-    def for_batch(self, chance: BatchChance) -> RandomShift:
-        """Return the transform with the random numbers of one batch."""
-        drawn = copy(self)  # checked already
-        object.__setattr__(drawn, "_chance", chance)
-        return drawn
-
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
         """Return the batch with its images shifted; called by itself, by the next numbers of the transform."""
-        chance = self._chance
-        if chance is None:
-            self._calls[0] += 1
-            chance = BatchChance(self._calls[0])
         leaves = leaves_named(batch, self.keys)
         steps = batch.batch_size.numel()
-        drawn = chance.uniform(self.seed, steps, 2 * len(leaves)).reshape(steps, len(leaves), 2)
+        drawn = self._next_chance().uniform(self.seed, steps, 2 * len(leaves)).reshape(steps, len(leaves), 2)
         shifts = torch.from_numpy((drawn * (2 * self.pad + 1)).astype("int64") - self.pad)
         for number, key in enumerate(leaves):
             images = batch.get(key)
