@@ -11,10 +11,21 @@ from numpy.typing import NDArray
 from tensordict import LazyStackedTensorDict, NestedKey, TensorDict, TensorDictBase, is_tensorclass
 from tensordict.utils import expand_as_right
 
-from rlx.buffer.index.continuity import INDEX, Evidence, Leaves, Path, observed, taken
+from rlx.buffer.index.continuity import INDEX, Columns, Evidence, Path, observed, taken
 from rlx.buffer.index.trajectory_index import RingTrajectoryIndex
 from rlx.buffer.protocol import Keys, Rows, Storage
-from rlx.buffer.storage.step_schema import accelerator_of, leaves, leaves_of, nested, padded, parted, text_leaves
+from rlx.buffer.storage.step_schema import (
+    ARRAY_DTYPES,
+    accelerator_of,
+    in_numpy,
+    in_torch,
+    leaves,
+    leaves_of,
+    nested,
+    padded,
+    parted,
+    text_leaves,
+)
 from rlx.errors import SchemaMismatchError
 from rlx.numbers import array_of
 from rlx.store.dataset import normalize
@@ -104,7 +115,7 @@ def marks(
         if device is not None:
             tensor = with_generation(tensor.to(device), getattr(tensor, "generation", None))
         if path[0] == "next" and tensor.dtype == torch.bool and (flags := stored(path)) is not None:
-            tensor = flags | tensor.reshape(flags.shape)
+            tensor = in_torch(flags) | tensor.reshape(flags.shape)
         yield path, tensor
 
 
@@ -136,9 +147,9 @@ class Form:
             return self.cls.from_tensordict(steps.select(*(one.name for one in fields(self.cls)), strict=False))
         return steps
 
-    def tree(self, leaves: Leaves) -> dict[str, Any]:
+    def tree(self, leaves: Columns) -> dict[str, Any]:
         """Return leaves as dictionaries in dictionaries."""
-        return nested({path: leaf.numpy(force=True) for path, leaf in leaves.items()} if self.is_numpy else leaves)
+        return nested({path: in_numpy(leaf) for path, leaf in leaves.items()} if self.is_numpy else leaves)
 
     @property
     def saved_as(self) -> str:
@@ -152,6 +163,7 @@ class Form:
 
 
 TENSORDICT = Form("tensordict")
+_TENSORS, _ARRAYS = Form("dict"), Form("dict", is_numpy=True)
 
 
 def form_of(data: Any) -> Form:
@@ -180,7 +192,7 @@ def form_of(data: Any) -> Form:
     )
 
 
-def columns_of(data: Any, ndim: int, *, is_step: bool = False) -> tuple[Form, Leaves] | None:
+def columns_of(data: Any, ndim: int, *, is_step: bool = False) -> tuple[Form, Columns] | None:
     """Return the form and the leaves of a TensorDict, or of a dict of tensors or of numpy's arrays.
 
     None if they are not tensors and arrays alone, or have further dimensions, which ``in_tensordict`` takes or refuses.
@@ -194,40 +206,39 @@ def columns_of(data: Any, ndim: int, *, is_step: bool = False) -> tuple[Form, Le
         return (TENSORDICT, tensors) if tensors and not texts else None
     if not isinstance(data, dict):
         return None
-    found: dict[Path, torch.Tensor] = {}
-    is_numpy = _add_arrays(data, (), found, may_be_numbers=is_step and not ndim)
-    return None if is_numpy is None or not found else (Form("dict", is_numpy=is_numpy), found)
+    found: dict[Path, Any] = {}
+    is_numpy = _add_columns(data, (), found, may_be_numbers=is_step and not ndim)
+    return None if is_numpy is None or not found else (_ARRAYS if is_numpy else _TENSORS, found)
 
 
 # What torch makes of numbers.
 _NUMBERS: Mapping[type, Any] = {bool: np.bool_, int: np.int64, float: np.float32}
 
 
-def _add_arrays(
-    data: Mapping[Any, Any], parents: Path, found: dict[Path, torch.Tensor], *, may_be_numbers: bool
+def _add_columns(
+    data: Mapping[Any, Any], parents: Path, found: dict[Path, Any], *, may_be_numbers: bool
 ) -> bool | None:
     """Add the values of a dict; return whether some are not tensors, None if some are neither tensors nor arrays."""
     is_numpy = False
     for key, value in data.items():
         path = (*parents, key) if isinstance(key, str) else (*parents, *as_path(key))
-        if isinstance(value, torch.Tensor):
+        if type(value) is np.ndarray or (may_be_numbers and isinstance(value, np.generic)):
+            if value.dtype not in ARRAY_DTYPES:
+                return None
+        elif isinstance(value, torch.Tensor):
             found[path] = value
             continue
-        if isinstance(value, dict):
-            below = _add_arrays(value, path, found, may_be_numbers=may_be_numbers)
+        elif isinstance(value, dict):
+            below = _add_columns(value, path, found, may_be_numbers=may_be_numbers)
             if below is None:
                 return None
             is_numpy |= below
             continue
-        if not isinstance(value, np.ndarray):
-            if not may_be_numbers or not isinstance(value, bool | int | float | np.generic):
-                return None
-            value = np.asarray(value, None if isinstance(value, np.generic) else _NUMBERS[type(value)])
-        if value.dtype.kind not in "biufc" or not value.dtype.isnative:
+        elif may_be_numbers and type(value) in _NUMBERS:
+            value = _NUMBERS[type(value)](value)
+        else:
             return None
-        if not value.flags.writeable or min(value.strides, default=0) < 0:
-            value = value.copy()  # torch shares neither
-        found[path] = torch.from_numpy(value)
+        found[path] = value
         is_numpy = True
     return is_numpy
 

@@ -318,7 +318,7 @@ class ReplayBuffer(Preprocessing):
         return rows
 
     def _check_form(self, form: Form) -> None:
-        if self._form is not None and self._form != form and len(self._storage):
+        if self._form is not form and self._form not in (None, form) and len(self._storage):
             raise SchemaMismatchError(f"{form.name}: expected {self._form.name}, as was written first")
 
     def _extended(self, rows: Rows, steps: Steps) -> None:
@@ -395,7 +395,9 @@ class ReplayBuffer(Preprocessing):
         given = array_of(rows, np.int64)
         at = given.reshape(-1)
         values = torch.as_tensor(priority).detach().cpu().numpy()
-        if at.size and values.size > 1 and (values.size == at.size or values.shape[: given.ndim] == given.shape):
+        if values.size > 1 and values.size == at.size:
+            values = values.reshape(-1)
+        elif at.size and values.size > 1 and values.shape[: given.ndim] == given.shape:
             values = values.reshape(at.size, -1)  # rows [*lanes, n] come with priorities [*lanes, n, ...]
         if generation is not None:
             at = self._still_there(at, array_of(generation, np.int64).reshape(-1))
@@ -495,10 +497,13 @@ class ReplayBuffer(Preprocessing):
             draw.generation = storage.generations_of(draw.rows)
         added = self._marks(draw) if self._keys is None else chosen_marks(self._marks(draw), self._keys)
         if not around and storage.takes_leaves and not (plain := cast("RingStorage", storage)).row_shape:
-            leaves = dict(plain.get_leaves(draw.rows, self._keys))
-            leaves.update(marks(added, accelerator_of(leaves), leaves.get))
-            if self._form is not None and self._form.name == "dict" and self._gives_leaves(rest):
-                return self._form.tree(leaves)
+            form = self._form if self._gives_leaves(rest) else None
+            may_be_arrays = form is not None and form.is_numpy
+            leaves = dict(plain.get_leaves(draw.rows, self._keys, may_be_arrays=may_be_arrays))
+            if added:
+                leaves.update(marks(added, accelerator_of(leaves), leaves.get))
+            if form is not None and form.name == "dict":
+                return form.tree(leaves)
             return TensorDict(nested(leaves), [len(draw.rows)], device=accelerator_of(leaves))
         steps = read_steps(storage, around, self._index, draw.rows, self._keys)
         write_info(steps, added)

@@ -8,6 +8,7 @@ A subclass says how to make one::
 
 import io
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict, lazy_stack
 
 from rlx.buffer.protocol import Rows
 from rlx.buffer.storage.ring import RingStorage
+from rlx.buffer.storage.step_schema import leaves_of
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.errors import SamplingError, SchemaMismatchError
 from tests.buffer.index.trajectory_oracle import Oracle, assert_same
@@ -45,6 +47,16 @@ def steps(numbers: Any, *, ids: Any = 0, done: Any = False, image: tuple[int, ..
         },
         shape,
     )
+
+
+# Arrays of the same numbers that torch cannot share, or that lie in memory in another order.
+LAYOUTS: dict[str, Callable[[NDArray[Any]], Any]] = {
+    "as it is": lambda array: array,
+    "read-only": lambda array: np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape),
+    "reversed": lambda array: array[..., ::-1].copy()[..., ::-1] if array.ndim else array[()],
+    "columns first": lambda array: np.array(array, order="F"),
+    "with gaps": lambda array: np.repeat(array, 2, axis=-1)[..., ::2] if array.ndim else array[()],
+}
 
 
 RAGGED = [
@@ -137,6 +149,34 @@ class StorageContract(ABC):
         for number in range(11):
             storage.append(steps([number]))
         assert numbers_of(storage, storage.row_at(np.arange(4))) == [7, 8, 9, 10]
+
+    @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+    @given(
+        lanes=st.sampled_from([(), (1,), (3,)]),
+        counts=st.lists(st.integers(0, 14), min_size=1, max_size=6),
+        layouts=st.lists(st.sampled_from(sorted(LAYOUTS)), min_size=1, max_size=4),
+    )
+    def test_arrays_are_written_as_tensordicts_are(
+        self, lanes: tuple[int, ...], counts: list[int], layouts: list[str]
+    ) -> None:
+        one, other = (self.make(5 * int(np.prod(lanes)), ndim=len(lanes) + 1) for _ in range(2))
+        first = 0
+        for number, count in enumerate(counts):  # 0: a single step without a dimension of time
+            times = torch.arange(first, first + max(count, 1))
+            written = steps(times.expand(*lanes, len(times)), done=times % 4 == 3)
+            first += len(times)
+            given = written if count else written[..., 0]
+            arrays = {
+                path: LAYOUTS[layouts[(number + place) % len(layouts)]](leaf.numpy())
+                for place, (path, leaf) in enumerate(leaves_of(given).items())
+            }
+            assert one.append(arrays, is_step=not count).tolist() == other.append(written).tolist()
+        rows = one.row_at(np.arange(len(one)))
+        assert len(one) == len(other)
+        assert (one.get(rows) == other.get(rows)).all()
+        found = one.get_leaves(rows, may_be_arrays=True)
+        assert all(np.array_equal(found[path], leaf) for path, leaf in leaves_of(other.get(rows)).items())
+        assert np.array_equal(one.index().trajectories(), other.index().trajectories())
 
     def test_what_is_read_is_a_copy(self) -> None:
         storage = self.make(10)

@@ -25,6 +25,8 @@ from rlx.errors import SchemaMismatchError
 Flags = NDArray[np.bool_]
 Path = tuple[str, ...]
 Leaves = Mapping[Path, torch.Tensor]
+# Leaves of which some may be numpy's, as they came or are to go: it takes longer to make a tensor than to copy a row.
+Columns = Mapping[Path, Any]
 
 INDEX: Path = ("index",)
 ORIGIN: Path = ("_origin",)

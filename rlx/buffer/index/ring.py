@@ -34,12 +34,18 @@ class Ring:
 
     def __len__(self) -> int:
         if self.lanes == 1:
-            return int(self.tail[0]) - int(self.head[0])
+            return self.tail.item() - self.head.item()
         return int((self.tail - self.head).sum())
 
     def push(self, lanes: Rows | slice, steps: Rows | int) -> None:
         """Advance each of these lanes, all different, by a number of steps; the oldest steps are overwritten."""
         self.pushes += 1
+        if self.lanes == 1 and isinstance(steps, int):
+            tail = self.tail.item() + steps
+            self.tail[0] = tail
+            if self.head.item() < tail - self.size:
+                self.head[0] = tail - self.size
+            return
         self.tail[lanes] += steps
         np.maximum(self.head, self.tail - self.size, out=self.head)
 
@@ -54,7 +60,7 @@ class Ring:
     def row_at(self, ordinals: Rows) -> Rows:
         """Return [n] rows of the 0th, 1st, ... stored step, lane by lane, oldest first."""
         if self.lanes == 1:
-            return self.row(np.int64(0), self.head[0] + ordinals)
+            return (ordinals + self.head.item() % self.size) % self.size
         behind = np.cumsum(self.tail - self.head)
         lane = np.searchsorted(behind, ordinals, side="right")
         ordinal = ordinals - behind[lane] + self.tail[lane]
@@ -83,16 +89,19 @@ class Ring:
         """Raise IndexError unless a step is stored at each of these rows."""
         filled = len(self)
         if len(rows) and (filled == self.size * self.lanes or (self.lanes == 1 and not self.head[0])):
-            lowest, highest = rows.min(), rows.max()  # of a storage that is full, or fills up from its first row
-            if lowest >= 0 and highest < filled:
+            # Of a storage that is full, or fills up from its first row. Less than 0 is a large number without a sign.
+            if rows.dtype == np.int64 and rows.view(np.uint64).max() < filled:
                 return
         self.locate(rows)
 
     def generation(self, rows: Rows) -> Rows:
         """Return [n] how many steps were at each row before the present one; -1 of rows that were never written."""
-        lane, place = (0, rows) if self.lanes == 1 else np.divmod(rows, self.size)
-        turns, next_place = np.divmod(self.tail, self.size)
-        generation: Rows = turns[lane] - (place >= next_place[lane])
+        if self.lanes == 1:
+            turn, next_place = divmod(self.tail.item(), self.size)
+            return np.where(rows >= next_place, turn - 1, turn)
+        lane, place = np.divmod(rows, self.size)
+        turns, next_places = np.divmod(self.tail, self.size)
+        generation: Rows = turns[lane] - (place >= next_places[lane])
         return generation
 
     def holds(self, rows: Rows) -> NDArray[np.bool_]:

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlx.buffer.index.continuity import Flags, Leaves, Path, bytes_of
+from rlx.buffer.index.continuity import Columns, Flags, Leaves, Path, bytes_of
 from rlx.buffer.index.ring import run_starts
 from rlx.buffer.protocol import Rows
 from rlx.buffer.storage.ring import RingStorage
+from rlx.buffer.storage.step_schema import in_torch
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.numbers import check_whole
 from rlx.store.chunk_codec import ZstdChunks
@@ -255,10 +256,10 @@ class CompressedStorage(LazyTensorStorage):
         for refs in self._refs.values():
             refs["place"] = -1
 
-    def _append(self, rows: Rows, leaves: Leaves) -> None:
+    def _append(self, rows: Rows, leaves: Columns) -> None:
         super()._append(rows, {path: leaf for path, leaf in leaves.items() if path in self._tensors})
         images = {path: leaf for path, leaf in leaves.items() if path in self._refs}
-        flat = {path: leaf.reshape(rows.size, *self._schema[path][1]) for path, leaf in images.items()}
+        flat = {path: in_torch(leaf).reshape(rows.size, *self._schema[path][1]) for path, leaf in images.items()}
         self._write_images(rows.reshape(-1), flat)
 
     def _write(self, rows: Rows, leaves: Leaves) -> None:
@@ -315,8 +316,8 @@ class CompressedStorage(LazyTensorStorage):
         refs[rows] = found
         return old[old >= 0]
 
-    def _read(self, rows: Rows, paths: Sequence[Path]) -> Leaves:
-        small = super()._read(rows, [path for path in paths if path in self._tensors])
+    def _read_columns(self, rows: Rows, paths: Sequence[Path]) -> Columns:
+        small = super()._read_columns(rows, [path for path in paths if path in self._tensors])
         leaves = {**small, **self._read_images(rows, [path for path in paths if path in self._refs])}
         return {path: leaves[path] for path in paths}
 

@@ -18,6 +18,7 @@ from rlx.buffer.index.continuity import (
     INDEX,
     IS_INIT,
     ORIGIN,
+    Columns,
     Evidence,
     Facts,
     Flags,
@@ -36,6 +37,8 @@ from rlx.buffer.storage.step_schema import (
     TrajectoryKeys,
     accelerator_of,
     fitted,
+    in_numpy,
+    in_torch,
     leaves_of,
     nested,
     schema_of,
@@ -103,12 +106,16 @@ class RingStorage(SavedSteps, Storage, ABC):
     def _read(self, rows: Rows, paths: Sequence[Path]) -> Leaves:
         """Return copies of these leaves at rows [n] that hold something."""
 
-    def _append(self, rows: Rows, leaves: Leaves) -> None:
+    def _read_columns(self, rows: Rows, paths: Sequence[Path]) -> Columns:
+        """Return copies of these leaves, as tensors or arrays."""
+        return self._read(rows, paths)
+
+    def _append(self, rows: Rows, leaves: Columns) -> None:
         """Write leaves [*lane_shape, n, ...] at rows [lanes, n], which follow each other in the rings of all lanes.
 
         Of a single step the leaves may lack the dimension of time.
         """
-        flat = {path: leaf.reshape(rows.size, *self._schema[path][1]) for path, leaf in leaves.items()}
+        flat = {path: in_torch(leaf).reshape(rows.size, *self._schema[path][1]) for path, leaf in leaves.items()}
         self._write(rows.reshape(-1), flat)
 
     def __len__(self) -> int:
@@ -173,17 +180,22 @@ class RingStorage(SavedSteps, Storage, ABC):
         leaves = self.get_leaves(rows, keys)
         return TensorDict(nested(leaves), [len(rows), *self._row_shape], device=accelerator_of(leaves))
 
-    def get_leaves(self, rows: Rows, keys: Keys | None = None) -> Mapping[Path, Any]:
-        """Return the leaves [n, ...] of the steps at these rows, by path; as ``get``."""
+    def get_leaves(self, rows: Rows, keys: Keys | None = None, *, may_be_arrays: bool = False) -> Mapping[Path, Any]:
+        """Return the leaves [n, ...] of the steps at these rows, by path; as ``get``.
+
+        Args:
+            may_be_arrays: whether they may be arrays of numpy, where that is how they are kept.
+        """
         self._ring.check(rows)
-        leaves = self._read(rows, list(self._schema) if keys is None else self._chosen(keys))
+        paths = list(self._schema) if keys is None else self._chosen(keys)
+        leaves = self._read_columns(rows, paths) if may_be_arrays else self._read(rows, paths)
         return self._texts.decoded(leaves) if self._texts.paths else leaves
 
     def get_encoded(self, rows: Rows) -> TensorDictBase:
         """Return the steps [n] at these rows, texts as the numbers of ``state_dict()["texts"]``."""
         return TensorDict(nested(self._read(rows, list(self._schema))), [len(rows)])
 
-    def _leaves(self, steps: Steps) -> Leaves:
+    def _leaves(self, steps: Steps) -> Columns:
         if not isinstance(steps, TensorDictBase):
             return steps
         if self._texts.is_full and len(self):
@@ -234,14 +246,14 @@ class RingStorage(SavedSteps, Storage, ABC):
             for index in self._indices.values():
                 index.before_overwriting(ring.tail + count - ring.size)
             if count > ring.size:  # steps that are overwritten at once are indexed, too
-                parts = _split(given, self.ndim - 1, count - ring.size)
-                return np.concatenate([self.append(part) for part in parts], axis=-1)
+                parts = slice(count - ring.size), slice(count - ring.size, None)
+                return np.concatenate([self.append(_between(given, self.ndim - 1, part)) for part in parts], axis=-1)
         rows = ring.next_rows(count)
         if kept := min(count, ring.size):
             written = rows
             if kept < count:
                 written = rows[:, count - kept :]
-                leaves = {path: leaf.narrow(self.ndim - 1, count - kept, kept) for path, leaf in leaves.items()}
+                leaves = _between(leaves, self.ndim - 1, slice(count - kept, None))
             self._announce(count)
             self._append(written, leaves)
             self._note(written, given)
@@ -249,18 +261,18 @@ class RingStorage(SavedSteps, Storage, ABC):
             self._wrote(written, given)
         return rows if self.ndim == 2 else rows.reshape(shape)
 
-    def _note(self, rows: Rows, given: Leaves) -> None:
+    def _note(self, rows: Rows, given: Columns) -> None:
         """Take note of where the steps [lanes, n] of a write come from; of more steps, the last of each lane count."""
         lanes, count = rows.shape
         told: dict[Path, NDArray[Any]] = {}
-        for path in _TOLD & given.keys():
-            leaf = given[path].numpy(force=True)
+        for path in () if _TOLD.isdisjoint(given) else _TOLD & given.keys():
+            leaf = in_numpy(given[path])
             one_each = math.prod(leaf.shape[self.ndim :]) == 1 and leaf.size >= rows.size
             if one_each and leaf.dtype.kind == ("b" if path == IS_INIT else "i"):
                 told[path] = leaf.reshape(lanes, -1)[:, -count:]
         self._provenance.note(rows, told.get(ORIGIN, told.get(INDEX)), told.get(IS_INIT))
 
-    def _wrote(self, rows: Rows, given: Leaves) -> None:
+    def _wrote(self, rows: Rows, given: Columns) -> None:
         for changes in self._changes:
             changes.note(rows)
         if IS_INIT in self._schema and IS_INIT not in given:
@@ -270,14 +282,14 @@ class RingStorage(SavedSteps, Storage, ABC):
                 self._write(first, steps | {IS_INIT: torch.ones_like(steps[IS_INIT])})
 
     def _admit(
-        self, given: Leaves, shape: tuple[int, ...], row_shape: tuple[int, ...] = (), *, is_step: bool = False
-    ) -> Leaves:
+        self, given: Columns, shape: tuple[int, ...], row_shape: tuple[int, ...] = (), *, is_step: bool = False
+    ) -> Columns:
         """Return the leaves to be stored of steps [*lane_shape, n], or of one step [*lane_shape]; the first settle the
         schema and the lanes."""
         lane_shape = shape[:-1]
         leading = lane_shape if is_step else shape
         if not self._schema:
-            schema = schema_of({path: leaf for path, leaf in given.items() if path != ORIGIN}, len(leading))
+            schema = schema_of({path: in_torch(leaf) for path, leaf in given.items() if path != ORIGIN}, len(leading))
             self._lay_out(lane_shape)
             self._schema, self._row_shape = schema, row_shape
             self._allocate()
@@ -348,7 +360,7 @@ class RingStorage(SavedSteps, Storage, ABC):
         for index in self._indices.values():
             index.catch_up()
 
-    def _settle_first(self, given: Leaves, count: int) -> None:
+    def _settle_first(self, given: Columns, count: int) -> None:
         if not self._schema:
             if self.ndim > 1:
                 raise SchemaMismatchError(
@@ -544,10 +556,10 @@ def _default_keys(schema: StepSchema) -> list[TrajectoryKeys]:
         return []
 
 
-def _split(leaves: Leaves, dim: int, at: int) -> list[Leaves]:
-    """Return the steps before and from the ``at``-th along a dimension."""
-    first = {path: leaf.narrow(dim, 0, at) for path, leaf in leaves.items()}
-    return [first, {path: leaf.narrow(dim, at, leaf.shape[dim] - at) for path, leaf in leaves.items()}]
+def _between(leaves: Columns, dim: int, steps: slice) -> Columns:
+    """Return the leaves of some steps along a dimension."""
+    chosen = (*[slice(None)] * dim, steps)
+    return {path: leaf[chosen] for path, leaf in leaves.items()}
 
 
 def _restored_ring(state: Mapping[str, Any], max_size: int, ndim: int) -> Ring:

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDictBase
 
-from rlx.buffer.index.continuity import INDEX, IS_INIT, ORIGIN, Flags, Leaves, Path
+from rlx.buffer.index.continuity import INDEX, IS_INIT, ORIGIN, Columns, Flags, Leaves, Path
 from rlx.buffer.protocol import Rows
 from rlx.errors import SamplingError, SchemaMismatchError
 from rlx.store.ted import to_leaf, to_rows
@@ -51,10 +51,10 @@ def leaves_of(steps: TensorDictBase) -> dict[Path, torch.Tensor]:
     return parted(steps)[0]
 
 
-def accelerator_of(leaves: Leaves) -> torch.device | None:
+def accelerator_of(leaves: Columns) -> torch.device | None:
     """Return the device of the first leaf, for what is added to a batch to lie there too; None of the CPU."""
-    device = next((leaf.device for leaf in leaves.values()), None)
-    return None if device is None or device.type == "cpu" else device
+    first = next(iter(leaves.values()), None)
+    return None if not isinstance(first, torch.Tensor) or first.is_cpu else first.device
 
 
 def text_leaves(steps: TensorDictBase) -> dict[Path, Any]:
@@ -85,6 +85,28 @@ def _check_parts(stack: LazyStackedTensorDict) -> None:
     )
 
 
+def in_torch(leaf: Any) -> torch.Tensor:
+    """Return a leaf of numpy's as a tensor, over the same memory where torch can share it; a tensor as it is."""
+    if isinstance(leaf, torch.Tensor):
+        return leaf
+    array = np.asarray(leaf)
+    shares = array.flags.writeable and min(array.strides, default=0) >= 0
+    return torch.from_numpy(array if shares else array.copy())
+
+
+def in_numpy(leaf: Any) -> Any:
+    """Return a tensor as an array; a leaf of numpy's as it is."""
+    return leaf.numpy(force=True) if isinstance(leaf, torch.Tensor) else leaf
+
+
+_BOTH = (
+    *("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
+_IN_NUMPY: Mapping[torch.dtype, np.dtype[Any]] = {getattr(torch, name): np.dtype(name) for name in _BOTH}
+_OF_NUMPY = (np.ndarray, np.generic)
+# Numpy's dtypes that torch has too.
+ARRAY_DTYPES = frozenset(_IN_NUMPY.values())
 _RAGGED = "a LazyStackStorage holds steps of different shapes"
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
@@ -110,7 +132,7 @@ def schema_of(leaves: Leaves, dims: int) -> StepSchema:
     return {path: (leaf.dtype, tuple(leaf.shape[dims:])) for path, leaf in leaves.items()}
 
 
-def fitted(given: Leaves, schema: StepSchema, shape: tuple[int, ...]) -> dict[Path, torch.Tensor]:
+def fitted(given: Columns, schema: StepSchema, shape: tuple[int, ...]) -> dict[Path, Any]:
     """Return the leaves of steps [*shape] to store: keys that name a step's origin may be missing.
 
     ``index`` and ``is_init`` are left out if the first steps had none. If they had, steps without them get an index of
@@ -119,11 +141,14 @@ def fitted(given: Leaves, schema: StepSchema, shape: tuple[int, ...]) -> dict[Pa
     Raises:
         SchemaMismatchError: a key is missing or extra, or of another dtype or shape.
     """
-    leaves: dict[Path, torch.Tensor] = {}
+    leaves: dict[Path, Any] = {}
     missing = 0
     for path, (dtype, rest) in schema.items():
         leaf = given.get(path)
-        if leaf is None:
+        if isinstance(leaf, _OF_NUMPY):
+            if leaf.dtype != _IN_NUMPY.get(dtype) or leaf.shape != (shape + rest if shape else rest):
+                raise _other(path, in_torch(leaf), dtype, rest, shape)
+        elif leaf is None:
             if path not in _OPTIONAL:
                 raise SchemaMismatchError(f"key {'/'.join(path)!r} is missing: expected {_names(schema)}")
             missing += 1
@@ -135,18 +160,25 @@ def fitted(given: Leaves, schema: StepSchema, shape: tuple[int, ...]) -> dict[Pa
             or leaf.dtype != dtype
             or leaf.shape != (shape + rest if shape else rest)
         ):
-            _check_dense(path, leaf)
-            steps, dims = tuple(leaf.shape[: len(shape)]), len(shape)
-            found, expected = _described(leaf.dtype, tuple(leaf.shape[dims:])), _described(dtype, rest)
-            if steps != shape:
-                found, expected = f"{list(steps)} steps", f"{list(shape)}"
-            raise SchemaMismatchError(f"key {'/'.join(path)!r}: expected {expected}, found {found}")
+            raise _other(path, leaf, dtype, rest, shape)
         leaves[path] = leaf
     if len(given) + missing > len(schema):
         for path in given:
             if path not in schema and path not in _OPTIONAL and path != ORIGIN:
                 raise SchemaMismatchError(f"key {'/'.join(path)!r} is not one of: expected {_names(schema)}")
     return leaves
+
+
+def _other(
+    path: Path, leaf: torch.Tensor, dtype: torch.dtype, rest: tuple[int, ...], shape: tuple[int, ...]
+) -> SchemaMismatchError:
+    """Return what to raise of a leaf that is not steps [*shape] of this dtype and shape."""
+    _check_dense(path, leaf)
+    steps, dims = tuple(leaf.shape[: len(shape)]), len(shape)
+    found, expected = _described(leaf.dtype, tuple(leaf.shape[dims:])), _described(dtype, rest)
+    if steps != shape:
+        found, expected = f"{list(steps)} steps", f"{list(shape)}"
+    return SchemaMismatchError(f"key {'/'.join(path)!r}: expected {expected}, found {found}")
 
 
 def _names(schema: StepSchema) -> str:

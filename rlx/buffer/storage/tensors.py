@@ -14,10 +14,10 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rlx.accelerator import device_named, present
-from rlx.buffer.index.continuity import Leaves, Path, taken
+from rlx.buffer.index.continuity import Columns, Leaves, Path, taken
 from rlx.buffer.protocol import Rows
 from rlx.buffer.storage.ring import RingStorage
-from rlx.buffer.storage.step_schema import leaves_of, schema_of, signed, text_leaves
+from rlx.buffer.storage.step_schema import in_numpy, in_torch, leaves_of, schema_of, signed, text_leaves
 from rlx.errors import DatasetExistsError, DiskFullError, SamplingError, SchemaMismatchError
 from rlx.files.disk import disk_errors, file_error
 
@@ -77,34 +77,39 @@ class LazyTensorStorage(RingStorage):
         for path, leaf in leaves.items():
             signed(self._tensors[path]).index_copy_(0, at, signed(leaf.to(self.device)))
 
-    def _append(self, rows: Rows, leaves: Leaves) -> None:
+    def _append(self, rows: Rows, leaves: Columns) -> None:
         lanes, size, count = self._ring.lanes, self._ring.size, rows.shape[1]
         begin = int(rows[0, 0])
         if lanes > 1 and (rows[:, 0] != begin + np.arange(lanes) * size).any():
             super()._append(rows, leaves)
             return
         before_wrap = min(count, size - begin)
+        arrays, end = self._arrays if self.ndim == 1 else {}, begin + count
         for path, leaf in leaves.items():
-            array = self._arrays.get(path)
-            if array is not None and lanes == 1:
-                new = leaf.numpy(force=True).reshape(count, *array.shape[1:])
-                array[begin : begin + before_wrap] = new[:before_wrap]
-                if before_wrap < count:
-                    array[: count - before_wrap] = new[before_wrap:]
+            if path in arrays:
+                array, new = arrays[path], in_numpy(leaf)
+                if end <= size:
+                    array[begin:end] = new  # a single step, without a dimension of time, is repeated once
+                else:
+                    array[begin:], array[: end - size] = new[:before_wrap], new[before_wrap:]
                 continue
             tensor = self._tensors[path]
             rings = tensor[: lanes * size].view(lanes, size, *tensor.shape[1:])
-            steps = leaf.reshape(lanes, count, *rings.shape[2:])
+            steps = in_torch(leaf).reshape(lanes, count, *rings.shape[2:])
             rings[:, begin : begin + before_wrap] = steps[:, :before_wrap]
             rings[:, : count - before_wrap] = steps[:, before_wrap:]
 
     def _read(self, rows: Rows, paths: Sequence[Path]) -> Leaves:
-        found: dict[Path, torch.Tensor] = {}
+        found = self._read_columns(rows, paths).items()
+        return {path: leaf if isinstance(leaf, torch.Tensor) else torch.from_numpy(leaf) for path, leaf in found}
+
+    def _read_columns(self, rows: Rows, paths: Sequence[Path]) -> Columns:
+        found: dict[Path, Any] = {}
         at: torch.Tensor | None = None
         for path in paths:
             array = self._arrays.get(path)
             if array is not None and array.strides[0] <= _SMALL:
-                found[path] = torch.from_numpy(array.take(rows, axis=0))
+                found[path] = array.take(rows, axis=0)
                 continue
             at = torch.from_numpy(rows).to(self.device) if at is None else at
             leaf = self._tensors[path]
@@ -187,8 +192,8 @@ class LazyMemmapStorage(LazyTensorStorage):
         self._written += new
         self._writes[0] = self._written
 
-    def _read(self, rows: Rows, paths: Sequence[Path]) -> Leaves:
-        leaves = super()._read(rows, paths)
+    def _read_columns(self, rows: Rows, paths: Sequence[Path]) -> Columns:
+        leaves = super()._read_columns(rows, paths)
         if new := int(self._writes[0]) - self._written:
             lanes, times = self._ring.locate(rows)
             if (times < self._ring.tail[lanes] + new - self._ring.size).any():
