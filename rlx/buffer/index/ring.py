@@ -88,10 +88,10 @@ class Ring:
     def check(self, rows: Rows) -> None:
         """Raise IndexError unless a step is stored at each of these rows."""
         filled = len(self)
-        if len(rows) and (filled == self.size * self.lanes or (self.lanes == 1 and not self.head[0])):
-            # Of a storage that is full, or fills up from its first row. Less than 0 is a large number without a sign.
-            if rows.dtype == np.int64 and rows.view(np.uint64).max() < filled:
-                return
+        is_one_piece = filled == self.size * self.lanes or (self.lanes == 1 and not self.head[0])
+        # Of one dtype without a sign, rows below 0 are large numbers.
+        if is_one_piece and len(rows) and rows.dtype == np.int64 and rows.view(np.uint64).max() < filled:
+            return
         self.locate(rows)
 
     def generation(self, rows: Rows) -> Rows:
