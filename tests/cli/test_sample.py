@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 import rlx
-from rlx.pipeline.convert import Fetched, convert
-from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.store.dataset_writer import claimed
+from rlx.verbs.convert import Fetched, convert
+from rlx.verbs.options import Options
 from tests.conftest import Cli
 from tests.contracts.exporter import contents
 from tests.factories import TEXT, make_block

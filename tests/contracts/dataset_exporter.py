@@ -26,11 +26,11 @@ from rlx.block import Block
 from rlx.errors import DatasetExistsError, DiskFullError, ExportError, FileAccessError
 from rlx.formats.registry import formats
 from rlx.manifest import Manifest
-from rlx.pipeline.convert import open_source
-from rlx.pipeline.export import ExportReport, SelectedShards, export
 from rlx.progress import Silent
 from rlx.schema import TEXT, Field, Role, Schema
 from rlx.store.dataset import Dataset
+from rlx.verbs.convert import open_source
+from rlx.verbs.export import ExportReport, SelectedShards, export
 from tests.contracts.exporter import contents
 from tests.contracts.source import Trajectory, read
 from tests.factories import cut, write_dataset

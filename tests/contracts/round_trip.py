@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import ExportError
-from rlx.pipeline.convert import open_source
-from rlx.pipeline.export import export
 from rlx.progress import Silent
 from rlx.schema import FLAGS, Schema
+from rlx.verbs.convert import open_source
+from rlx.verbs.export import export
 from tests.contracts.source import Trajectory, read
 from tests.factories import write_dataset
 

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from rlx.pipeline.convert import open_source
-from rlx.pipeline.export import export
 from rlx.progress import Silent
+from rlx.verbs.convert import open_source
+from rlx.verbs.export import export
 from tests.array_record_files import changed_records
 from tests.bad_files import NAMES
 from tests.contracts.dataset_exporter import whole_dataset

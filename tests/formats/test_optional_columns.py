@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlx.formats.common.fields import not_taken
-from rlx.pipeline.convert import open_source
-from rlx.pipeline.export import export
 from rlx.progress import Silent
+from rlx.verbs.convert import open_source
+from rlx.verbs.export import export
 from tests.contracts.dataset_exporter import SAMPLES, random_block
 from tests.contracts.round_trip import DESTINATIONS
 from tests.contracts.source import read

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from rlx.formats.common.pictures import channels_first
-from rlx.pipeline.export import export
 from rlx.progress import Silent
 from rlx.schema import Field, Role
+from rlx.verbs.export import export
 from tests.contracts.dataset_exporter import RICH, SAMPLES, Arrays, DatasetExporterContract, whole_dataset
 from tests.contracts.source import Trajectory
 

@@ -14,11 +14,11 @@ from gymnasium import spaces
 from rlx.errors import ExportError
 from rlx.formats.common.pictures import channels_first
 from rlx.formats.minari.writer import _environment
-from rlx.pipeline.convert import Fetched, convert, open_source
-from rlx.pipeline.export import export
-from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.schema import Role
+from rlx.verbs.convert import Fetched, convert, open_source
+from rlx.verbs.export import export
+from rlx.verbs.options import Options
 from tests.contracts.dataset_exporter import (
     RICH,
     SAMPLES,

@@ -6,8 +6,8 @@ import pyarrow.parquet
 import pytest
 
 from rlx.formats.parquet import writer as parquet_dataset
-from rlx.pipeline.convert import open_source
 from rlx.schema import Role
+from rlx.verbs.convert import open_source
 from tests.contracts.dataset_exporter import RICH, DatasetExporterContract, whole_dataset
 from tests.contracts.source import read
 

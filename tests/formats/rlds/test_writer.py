@@ -13,12 +13,12 @@ import pytest
 from rlx.errors import ExportError
 from rlx.formats.common import tf_example
 from rlx.formats.rlds import writer as rlds
-from rlx.pipeline.convert import Fetched, convert, open_source
-from rlx.pipeline.export import export
-from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.schema import Field, Role
 from rlx.store.dataset import Dataset
+from rlx.verbs.convert import Fetched, convert, open_source
+from rlx.verbs.export import export
+from rlx.verbs.options import Options
 from tests.contracts.dataset_exporter import (
     RICH,
     SAMPLES,

@@ -9,8 +9,8 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rlx.pipeline.convert import open_source
 from rlx.store.dataset import Dataset
+from rlx.verbs.convert import open_source
 from tests.contracts.dataset_exporter import RICH, DatasetExporterContract, whole_dataset
 from tests.contracts.source import Trajectory, read
 from tests.factories import make_block, write_dataset
