@@ -5,6 +5,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -14,7 +15,7 @@ from rlx.api.arguments import BatchFormat, StrPath, check_choice, check_exclusiv
 from rlx.errors import OptionError
 from rlx.files.urls import check_path
 from rlx.formats.common.batches import Columns, DirectoryExporter, columns_of, export
-from rlx.formats.registry import format_of, formats
+from rlx.formats.registry import format_of, formats, writable
 from rlx.numbers import check_whole
 from rlx.pipeline.report import bytes_at
 from rlx.pipeline.sampling import Sampling, check_file, draw
@@ -219,7 +220,7 @@ class _CountedBatches:
 
 def _format(output: StrPath | BinaryIO | None, format: str | None) -> str | None:
     """Return the format to write; None if nothing is written."""
-    check_choice("format", format, BatchFormat)
+    check_choice("format", format, BatchFormat, partial(writable, "batches"))
     if output is None:
         if format is not None:
             raise OptionError("`format` requires `output`")

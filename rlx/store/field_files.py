@@ -50,7 +50,9 @@ class FieldFiles:
 
     def add(self, number: int, reader: ArrayReader) -> None:
         """Add the file of a shard."""
-        if isinstance(reader, RawFileReader) and not self._is_compressed:
+        if not self.is_direct:
+            pass
+        elif isinstance(reader, RawFileReader) and not self._is_compressed:
             self._table.add(number, reader.file)
             self._is_compressed = False
         elif (
