@@ -21,8 +21,8 @@ from rlx.pipeline.convert import Fetched, convert
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.store.dataset_writer import claimed
+from rlx.testing.exporter import contents
 from tests.conftest import Cli
-from tests.contracts.exporter import contents
 from tests.factories import TEXT, make_block
 from tests.factories import write_dataset as write_steps
 from tests.minari_files import write_dataset

@@ -8,8 +8,8 @@ import pytest
 
 from rlx.formats.common.fields import NOT_TAKEN
 from rlx.pipeline.convert import open_source
+from rlx.testing.source import read
 from tests.bad_files import NAMES
-from tests.contracts.source import read
 from tests.extra_keys import ADD, IMPOSSIBLE, KINDS, Values
 
 FIELDS = ("numbers", "vectors", "no numbers")

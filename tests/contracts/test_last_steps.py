@@ -13,10 +13,10 @@ import pytest
 from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import export
 from rlx.progress import Silent
+from rlx.testing.dataset_exporter import whole_dataset
+from rlx.testing.source import read
 from tests.array_record_files import changed_records
 from tests.bad_files import NAMES
-from tests.contracts.dataset_exporter import whole_dataset
-from tests.contracts.source import read
 from tests.damage import arrays, at, h5, remove
 from tests.hdf5_files import delete
 

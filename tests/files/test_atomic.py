@@ -19,9 +19,9 @@ from rlx.formats.registry import writable
 from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import export
 from rlx.progress import Silent
+from rlx.testing.dataset_exporter import SAMPLES, random_block
+from rlx.testing.source import read
 from tests.conftest import Cli
-from tests.contracts.dataset_exporter import SAMPLES, random_block
-from tests.contracts.source import read
 from tests.factories import write_dataset
 
 _SUFFIXES = {"d4rl": ".hdf5", "robomimic": ".hdf5", "d3rlpy": ".h5", "npz": ".npz"}

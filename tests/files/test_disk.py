@@ -25,7 +25,7 @@ from rlx.pipeline.push import push
 from rlx.progress import Silent
 from rlx.schema import Field, Role, Schema
 from rlx.store.verification import verify
-from tests.contracts.dataset_exporter import random_block
+from rlx.testing.dataset_exporter import random_block
 from tests.factories import make_block, write_dataset
 from tests.pipeline.datasets import tree
 

@@ -1,4 +1,4 @@
-"""Any field name, in any format, comes back or is named: see ``tests.contracts.round_trip``."""
+"""Any field name, in any format, comes back or is named: see ``rlx.testing.round_trip``."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,8 +12,8 @@ from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import export
 from rlx.progress import Silent
 from rlx.schema import FLAGS, REQUIRED, RESERVED, Field, Role, Schema
-from tests.contracts.dataset_exporter import random_block
-from tests.contracts.round_trip import check_there_and_back
+from rlx.testing.dataset_exporter import random_block
+from rlx.testing.round_trip import check_there_and_back
 from tests.factories import write_dataset
 
 # What formats call their own things, parts of which meet in paths.

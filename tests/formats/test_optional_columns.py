@@ -15,9 +15,9 @@ from rlx.formats.common.fields import not_taken
 from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import export
 from rlx.progress import Silent
-from tests.contracts.dataset_exporter import SAMPLES, random_block
-from tests.contracts.round_trip import DESTINATIONS
-from tests.contracts.source import read
+from rlx.testing.dataset_exporter import SAMPLES, random_block
+from rlx.testing.round_trip import DESTINATIONS
+from rlx.testing.source import read
 from tests.factories import write_dataset
 
 BAD = np.array([b"fine", b"\xff\xfe"])

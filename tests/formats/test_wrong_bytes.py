@@ -9,9 +9,9 @@ import rlx
 from rlx.formats.finding import find_run
 from rlx.pipeline.export import EXPORT_FORMATS, export
 from rlx.progress import Silent
+from rlx.testing.dataset_exporter import whole_dataset
+from rlx.testing.source import fuzz
 from tests.bad_files import NAMES
-from tests.contracts.dataset_exporter import whole_dataset
-from tests.contracts.source import fuzz
 from tests.pipeline.datasets import write_rlu
 
 _CASES = range(2_000)

@@ -23,7 +23,7 @@ from rlx.pipeline.report import Report
 from rlx.pipeline.sources import Base, Place
 from rlx.progress import Silent
 from rlx.store.verification import UNLISTED, verify
-from tests.contracts.source import Trajectory, merge, read
+from rlx.testing.source import Trajectory, merge, read
 from tests.dopamine_files import Episode, Ring
 from tests.gcs_server import GcsServer
 from tests.rlu_files import write_run

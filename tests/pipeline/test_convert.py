@@ -29,7 +29,7 @@ from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.store.chunk_codec import ZstdChunks
 from rlx.store.codec import Codec
-from tests.contracts.source import same
+from rlx.testing.source import same
 from tests.factories import SMALL, make_block, write_dataset
 from tests.pipeline.datasets import (
     SAMPLE_RUN,

@@ -17,8 +17,8 @@ from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.store.codec import Codec
 from rlx.store.dataset_writer import claimed
+from rlx.testing.source import same
 from tests.contracts.location import put
-from tests.contracts.source import same
 from tests.pipeline.datasets import (
     RLU_NAMES,
     RLU_SHARDS,

@@ -12,8 +12,8 @@ from rlx.files.retry import RetryPolicy
 from rlx.pipeline.export import EXPORT_FORMATS, export
 from rlx.progress import Silent
 from rlx.store.verification import verify
+from rlx.testing.dataset_exporter import whole_dataset
 from tests.bad_files import NAMES
-from tests.contracts.dataset_exporter import whole_dataset
 from tests.hub_server import Fault, HubServer, Request
 from tests.pipeline.datasets import tree
 from tests.pipeline.pushes import files, write

@@ -20,7 +20,7 @@ from rlx.store import dataset_writer
 from rlx.store.codec import Codec
 from rlx.store.dataset_writer import DatasetWriter
 from rlx.store.verification import verify
-from tests.contracts.source import same
+from rlx.testing.source import same
 from tests.factories import LARGE, SMALL, make_block, write_dataset
 from tests.pipeline.datasets import check_listed, trajectories, tree
 

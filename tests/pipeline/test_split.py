@@ -17,7 +17,7 @@ from rlx.progress import Silent
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
 from rlx.store.verification import verify
-from tests.contracts.source import same
+from rlx.testing.source import same
 from tests.factories import LARGE, make_block, write_dataset
 from tests.pipeline.datasets import shard_trees, trajectories, tree
 

@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from rlx.buffer.storage import compressed
 from rlx.buffer.storage.compressed import CompressedStorage, FrameLog
 from rlx.buffer.storage.tensors import LazyTensorStorage
-from tests.contracts.storage import numbers_of, steps
+from rlx.testing.storage import numbers_of, steps
 from tests.kernels import HOW, reading
 
 SHAPE = (64, 64)

@@ -19,8 +19,8 @@ from rlx.formats.array_record.record import parse
 from rlx.formats.common.source import MalformedError
 from rlx.formats.finding import find_run
 from rlx.schema import Role
+from rlx.testing.source import SourceContract, merge, read, steps_or_error
 from tests.array_record_files import CHUNK, pieces, read_records, write_records
-from tests.contracts.source import SourceContract, merge, read, steps_or_error
 
 LENGTHS = (7, 5, 3)
 

@@ -18,7 +18,7 @@ from rlx.formats.buffer import FORMAT
 from rlx.formats.buffer.reader import open_buffer
 from rlx.formats.common.rows.ted_run import TedRun
 from rlx.formats.finding import find_run
-from tests.contracts.source import SourceContract, read
+from rlx.testing.source import SourceContract, read
 from tests.damage import rewrite
 from tests.formats.torchrl.test_storages import Steps, environments, episodes, told
 

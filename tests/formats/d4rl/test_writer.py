@@ -17,8 +17,8 @@ from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import export
 from rlx.progress import Silent
 from rlx.schema import Role
-from tests.contracts.dataset_exporter import RICH, SAMPLES, Arrays, DatasetExporterContract, random_block, whole_dataset
-from tests.contracts.source import read
+from rlx.testing.dataset_exporter import RICH, SAMPLES, Arrays, DatasetExporterContract, random_block, whole_dataset
+from rlx.testing.source import read
 from tests.factories import write_dataset
 
 REFUSED = {

@@ -20,9 +20,9 @@ from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import SelectedShards, export_dataset
 from rlx.progress import Silent
 from rlx.schema import Field, Role, Schema
-from tests.contracts.dataset_exporter import SAMPLES, Arrays, DatasetExporterContract, random_block
-from tests.contracts.exporter import contents
-from tests.contracts.source import Trajectory, read
+from rlx.testing.dataset_exporter import SAMPLES, Arrays, DatasetExporterContract, random_block
+from rlx.testing.exporter import contents
+from rlx.testing.source import Trajectory, read
 from tests.dopamine_files import Episode, Ring, frame, row_values
 from tests.factories import write_dataset
 

@@ -17,7 +17,7 @@ from rlx.formats.common.rows.table import TableRun
 from rlx.formats.finding import find_run
 from rlx.formats.lance import FORMAT
 from rlx.formats.lance.reader import open_lance
-from tests.contracts.source import SourceContract, read, steps_or_error
+from rlx.testing.source import SourceContract, read, steps_or_error
 
 LENGTHS = (3, 1, 5)
 

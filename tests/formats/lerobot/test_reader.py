@@ -20,7 +20,7 @@ from rlx.formats.lerobot import FORMAT
 from rlx.formats.lerobot import files as lerobot_files
 from rlx.formats.lerobot.reader import LeRobot, open_lerobot
 from rlx.schema import Field, Role
-from tests.contracts.source import SourceContract, merge, read
+from rlx.testing.source import SourceContract, merge, read
 
 GOLDEN = Path(__file__).parents[2] / "golden/lerobot"
 DATA, EPISODES = Path("data/chunk-000/file-000.parquet"), Path("meta/episodes/chunk-000/file-000.parquet")

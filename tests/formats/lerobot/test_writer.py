@@ -22,7 +22,7 @@ from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.schema import Field, Role
 from rlx.store.dataset import Dataset
-from tests.contracts.dataset_exporter import (
+from rlx.testing.dataset_exporter import (
     RICH,
     SAMPLES,
     Arrays,
@@ -31,8 +31,8 @@ from tests.contracts.dataset_exporter import (
     schema,
     whole_dataset,
 )
-from tests.contracts.exporter import contents
-from tests.contracts.source import Trajectory, read
+from rlx.testing.exporter import contents
+from rlx.testing.source import Trajectory, read
 from tests.factories import write_dataset
 from tests.formats.lerobot.peer import lerobot_datasets
 

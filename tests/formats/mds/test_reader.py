@@ -19,7 +19,7 @@ from rlx.formats.common.rows.table import TableRun
 from rlx.formats.finding import find_run
 from rlx.formats.mds import FORMAT
 from rlx.formats.mds.reader import open_mds
-from tests.contracts.source import SourceContract, read, same, steps_or_error
+from rlx.testing.source import SourceContract, read, same, steps_or_error
 
 GOLDEN = Path(__file__).parents[2] / "golden/mds"
 COLUMNS = {"observation": "frame", "action": "act", "reward": "r", "terminated": "done"}

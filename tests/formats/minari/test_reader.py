@@ -20,7 +20,7 @@ from rlx.pipeline.convert import Fetched, convert
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.schema import Role
-from tests.contracts.source import SourceContract, Trajectory, read
+from rlx.testing.source import SourceContract, Trajectory, read
 from tests.hdf5_files import declare, delete, external, group_instead, objects, replace, resize, set_row
 from tests.minari_files import DICT, GREY, IMAGE, TUPLE, VECTOR, read_dataset, record_cart_pole, write_dataset
 

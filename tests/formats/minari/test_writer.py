@@ -19,7 +19,7 @@ from rlx.pipeline.export import export
 from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.schema import Role
-from tests.contracts.dataset_exporter import (
+from rlx.testing.dataset_exporter import (
     RICH,
     SAMPLES,
     Arrays,
@@ -27,7 +27,7 @@ from tests.contracts.dataset_exporter import (
     random_block,
     whole_dataset,
 )
-from tests.contracts.source import Trajectory, read
+from rlx.testing.source import Trajectory, read
 from tests.factories import write_dataset
 from tests.minari_files import datasets_at, read_dataset, record_cart_pole
 from tests.minari_files import write_dataset as write_minari

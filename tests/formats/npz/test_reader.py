@@ -12,7 +12,7 @@ import pytest
 from rlx.errors import CorruptShardError, SourceError
 from rlx.formats.npz import FORMAT
 from rlx.formats.npz.reader import open_npz
-from tests.contracts.source import FileContract, merge, read, steps_or_error, with_wrong_bytes
+from rlx.testing.source import FileContract, merge, read, steps_or_error, with_wrong_bytes
 
 Arrays = dict[str, Any]
 ONES, FINAL = np.ones(9), "trajectories/final/observation"

@@ -13,7 +13,7 @@ from rlx.errors import CorruptShardError, SourceError
 from rlx.formats.finding import find_run
 from rlx.formats.parquet import FORMAT
 from rlx.formats.parquet.reader import open_parquet
-from tests.contracts.source import (
+from rlx.testing.source import (
     FileContract,
     SmallShards,
     SourceContract,

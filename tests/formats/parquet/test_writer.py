@@ -8,8 +8,8 @@ import pytest
 from rlx.formats.parquet import writer as parquet_dataset
 from rlx.pipeline.convert import open_source
 from rlx.schema import Role
-from tests.contracts.dataset_exporter import RICH, DatasetExporterContract, whole_dataset
-from tests.contracts.source import read
+from rlx.testing.dataset_exporter import RICH, DatasetExporterContract, whole_dataset
+from rlx.testing.source import read
 
 
 class TestParquet(DatasetExporterContract):

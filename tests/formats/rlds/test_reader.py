@@ -19,8 +19,8 @@ from rlx.formats.finding import find_run
 from rlx.formats.rlds import FORMAT
 from rlx.formats.rlds.reader import RLDS, open_rlds
 from rlx.schema import Field, Role
+from rlx.testing.source import SourceContract, Trajectory, fuzz, merge, read
 from scripts.rlu_writer import tf_example, tf_record
-from tests.contracts.source import SourceContract, Trajectory, fuzz, merge, read
 
 GOLDEN = Path(__file__).parents[2] / "golden/rlds"
 FILE = "walks-train.tfrecord-00000-of-00001"

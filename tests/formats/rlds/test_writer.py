@@ -19,7 +19,7 @@ from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.schema import Field, Role
 from rlx.store.dataset import Dataset
-from tests.contracts.dataset_exporter import (
+from rlx.testing.dataset_exporter import (
     RICH,
     SAMPLES,
     Arrays,
@@ -28,8 +28,8 @@ from tests.contracts.dataset_exporter import (
     schema,
     whole_dataset,
 )
-from tests.contracts.exporter import contents
-from tests.contracts.source import Trajectory, read, same
+from rlx.testing.exporter import contents
+from rlx.testing.source import Trajectory, read, same
 from tests.factories import write_dataset
 
 GOLDEN = Path(__file__).parents[2] / "golden/rlds"

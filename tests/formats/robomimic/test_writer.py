@@ -19,7 +19,7 @@ from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import export
 from rlx.progress import Silent
 from rlx.schema import Field, Role
-from tests.contracts.dataset_exporter import (
+from rlx.testing.dataset_exporter import (
     RICH,
     SAMPLES,
     Arrays,
@@ -28,7 +28,7 @@ from tests.contracts.dataset_exporter import (
     schema,
     whole_dataset,
 )
-from tests.contracts.source import Trajectory, read
+from rlx.testing.source import Trajectory, read
 from tests.factories import write_dataset
 
 REFUSED = {

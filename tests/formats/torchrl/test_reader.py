@@ -14,7 +14,7 @@ from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.formats.common.rows.ted_run import TedRun
 from rlx.formats.torchrl import FORMAT
 from rlx.formats.torchrl.reader import open_torchrl
-from tests.contracts.source import SourceContract, read
+from rlx.testing.source import SourceContract, read
 
 LENGTHS = (3, 1, 5)
 

@@ -15,8 +15,8 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict
 from rlx.errors import CorruptShardError, SourceError
 from rlx.formats.torchrl import FORMAT
 from rlx.formats.torchrl.reader import open_torchrl
+from rlx.testing.source import Trajectory, read
 from tests.conftest import Cli
-from tests.contracts.source import Trajectory, read
 
 Steps = Any  # a TensorDict, which torch.cat and torch.stack are not known to take
 

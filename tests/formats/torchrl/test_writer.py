@@ -11,8 +11,8 @@ from tensordict import TensorDict
 
 from rlx.pipeline.convert import open_source
 from rlx.store.dataset import Dataset
-from tests.contracts.dataset_exporter import RICH, DatasetExporterContract, whole_dataset
-from tests.contracts.source import Trajectory, read
+from rlx.testing.dataset_exporter import RICH, DatasetExporterContract, whole_dataset
+from rlx.testing.source import Trajectory, read
 from tests.factories import make_block, write_dataset
 
 

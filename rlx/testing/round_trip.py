@@ -16,8 +16,8 @@ from rlx.pipeline.convert import open_source
 from rlx.pipeline.export import export
 from rlx.progress import Silent
 from rlx.schema import FLAGS, Schema
-from tests.contracts.source import Trajectory, read
-from tests.factories import write_dataset
+from rlx.testing.factories import write_dataset
+from rlx.testing.source import Trajectory, read
 
 # Name of the file or directory, for formats that mind it.
 DESTINATIONS = {"minari": "out-v0", "dopamine": "out/1", "rlds": "out/1.0.0"}
