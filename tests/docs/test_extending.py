@@ -52,7 +52,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target, source = tmp_path_factory.mktemp("installed"), tmp_path_factory.mktemp("source") / "example"
     shutil.copytree(EXAMPLE, source)
     install = [sys.executable, "-m", "uv", "pip", "install", "--python", sys.executable, "--offline"]
-    how = ["--no-deps", "--no-build-isolation", "--target", target, source]
+    how: list[str | Path] = ["--no-deps", "--no-build-isolation", "--target", target, source]
     found = subprocess.run([*install, *how], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
     return target
