@@ -14,30 +14,30 @@ if TYPE_CHECKING:
     from rlx import datasets as datasets
     from rlx import errors as errors
     from rlx import results as results
-    from rlx.api.checking import diff as diff
-    from rlx.api.checking import doctor as doctor
-    from rlx.api.checking import repair as repair
-    from rlx.api.checking import verify as verify
-    from rlx.api.creating import collect as collect
-    from rlx.api.creating import convert as convert
-    from rlx.api.dataset import Dataset as Dataset
-    from rlx.api.dataset import open as open
-    from rlx.api.inspecting import cite as cite
-    from rlx.api.inspecting import inspect as inspect
-    from rlx.api.merging import merge as merge
-    from rlx.api.merging import split as split
-    from rlx.api.preprocessing import preprocess as preprocess
-    from rlx.api.sampling import sample as sample
-    from rlx.api.transferring import download as download
-    from rlx.api.transferring import list_runs as list_runs
-    from rlx.api.transferring import pull as pull
-    from rlx.api.transferring import push as push
-    from rlx.api.viewing import view as view
     from rlx.buffer import RayReplayBuffer as RayReplayBuffer
     from rlx.buffer import ReplayBuffer as ReplayBuffer
     from rlx.buffer.loader import loader as loader
     from rlx.buffer.run_checkpoint import Checkpoint as Checkpoint
     from rlx.collector import Collector as Collector
+    from rlx.verbs.checking import diff as diff
+    from rlx.verbs.checking import doctor as doctor
+    from rlx.verbs.checking import repair as repair
+    from rlx.verbs.checking import verify as verify
+    from rlx.verbs.creating import collect as collect
+    from rlx.verbs.creating import convert as convert
+    from rlx.verbs.dataset import Dataset as Dataset
+    from rlx.verbs.dataset import open as open
+    from rlx.verbs.inspect import cite as cite
+    from rlx.verbs.inspect import inspect as inspect
+    from rlx.verbs.merging import merge as merge
+    from rlx.verbs.merging import split as split
+    from rlx.verbs.preprocessing import preprocess as preprocess
+    from rlx.verbs.sample import sample as sample
+    from rlx.verbs.transferring import download as download
+    from rlx.verbs.transferring import list_runs as list_runs
+    from rlx.verbs.transferring import pull as pull
+    from rlx.verbs.transferring import push as push
+    from rlx.verbs.view import view as view
 
     __version__: str
 

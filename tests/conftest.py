@@ -16,11 +16,11 @@ import pytest
 from hypothesis import settings
 
 from rlx.engine.ray_cluster import ray_cluster
-from rlx.pipeline.convert import Fetched, convert
-from rlx.pipeline.export import EXPORT_FORMATS, export
-from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.testing.dataset_exporter import small_disk, whole_dataset
+from rlx.verbs.convert import Fetched, convert
+from rlx.verbs.export import EXPORT_FORMATS, export
+from rlx.verbs.options import Options
 from rlx_cli.app import main
 from tests.azure_server import AzureServer, azurite
 from tests.bad_files import NAMES

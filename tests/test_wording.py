@@ -15,11 +15,11 @@ from rlx.files.http import HttpFiles
 from rlx.files.opening import open_location, open_source
 from rlx.files.retry import RetryPolicy
 from rlx.home import locate
-from rlx.pipeline.catalog import remote_runs
-from rlx.pipeline.download import download
-from rlx.pipeline.options import Options
-from rlx.pipeline.pull import pull
 from rlx.progress import Silent
+from rlx.verbs.catalog import remote_runs
+from rlx.verbs.download import download
+from rlx.verbs.options import Options
+from rlx.verbs.pull import pull
 from rlx.wording import sizes, words_of
 from tests.factories import make_block, write_dataset
 from tests.gcs_server import Fault, GcsServer
@@ -63,7 +63,7 @@ URLS = {
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("url", URLS)
 def test_no_error_of_the_library_has_a_secret(call: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlx.pipeline.catalog._FEW_RETRIES", RetryPolicy(attempts=1))
+    monkeypatch.setattr("rlx.verbs.catalog._FEW_RETRIES", RetryPolicy(attempts=1))
     monkeypatch.setattr("rlx.files.bucket.DEFAULT_RETRY", RetryPolicy(attempts=1))
     with pytest.raises(RlxError) as raised:
         CALLS[call](URLS[url])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rlx.checks.check import Finding
-    from rlx.pipeline.doctor import Checkup
+    from rlx.verbs.doctor import Checkup
 
 
 def verify(
@@ -35,7 +35,7 @@ def verify(
     """
     import rlx
     from rlx.files.urls import is_url
-    from rlx.pipeline.transfers import replacement
+    from rlx.verbs.transfers import replacement
 
     output: Output = ctx.obj
     shown = without_secrets(dataset)

@@ -6,7 +6,7 @@ from typing import Annotated, cast, get_args
 
 import typer
 
-from rlx.api.arguments import Autoreset, ConvertFormat, ExportFormat, OnError, RewardDtype, Store
+from rlx.verbs.arguments import Autoreset, ConvertFormat, ExportFormat, OnError, RewardDtype, Store
 from rlx_cli.options import (
     CodecOption,
     EngineOption,
@@ -126,7 +126,7 @@ def collect(
     Dataset. Episodes that --steps cuts are flagged truncated.
     """
     import rlx
-    from rlx.api.creating import destination
+    from rlx.verbs.creating import destination
 
     shown: Output = ctx.obj
     path = destination(env, output)
@@ -227,7 +227,7 @@ def convert(
     first warns of data that the format cannot hold.
     """
     import rlx
-    from rlx.pipeline.report import Report
+    from rlx.verbs.report import Report
 
     output: Output = ctx.obj
     kept = nullcontext() if to not in get_args(Store) else resumable(destination, overwrite=overwrite)

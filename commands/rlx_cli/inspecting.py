@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlx.api.arguments import with_destination
 from rlx.errors import RlxError
 from rlx.files.urls import is_url
+from rlx.verbs.arguments import with_destination
 from rlx.wording import note_in_words, number, pasteable, plural, shape, size, sparkline, without_secrets
 from rlx_cli.options import AnyDatasetArgument
 from rlx_cli.output import Output, Part, facts, table

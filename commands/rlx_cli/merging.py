@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rlx.api.arguments import SplitUnit, Store
+from rlx.verbs.arguments import SplitUnit, Store
 from rlx_cli.options import DatasetArgument, JobsOption, OverwriteOption, codec_option, complete_datasets
 from rlx_cli.output import Output
 from rlx_cli.progress import showing
@@ -103,7 +103,7 @@ def split(
     hard-linked.
     """
     import rlx
-    from rlx.api.merging import destinations
+    from rlx.verbs.merging import destinations
 
     output: Output = ctx.obj
     first, *_ = destinations(dataset, len(fractions), part, out)

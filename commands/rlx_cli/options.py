@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import typer
 
-from rlx.api.arguments import Engine, SourceFormat, Store
+from rlx.verbs.arguments import Engine, SourceFormat, Store
 
 _RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 

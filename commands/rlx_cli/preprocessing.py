@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlx.api.arguments import FunctionUnit
+from rlx.verbs.arguments import FunctionUnit
 from rlx.wording import number, plural, shape, size
 from rlx_cli.options import (
     CodecOption,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rlx.pipeline.preprocess import Preview
+    from rlx.verbs.preprocess import Preview
 
 
 def preprocess(
@@ -137,7 +137,7 @@ def _show_preview(output: Output, preview: "Preview") -> None:
 def _value(values: "NDArray[np.generic] | None") -> str:
     if values is None:
         return ""
-    from rlx.pipeline.preprocess import FEW
+    from rlx.verbs.preprocess import FEW
 
     if values.size <= FEW:
         return " ".join(str(value) if isinstance(value, bool) else number(value) for value in values.ravel().tolist())

@@ -29,10 +29,10 @@ from rlx.wording import RESUME, duration, plural, size
 from rlx_cli.output import Output
 
 if TYPE_CHECKING:
-    from rlx.pipeline.export import ExportReport
-    from rlx.pipeline.report import Report
-    from rlx.pipeline.transfers import TransferReport
     from rlx.store.verification import Problem
+    from rlx.verbs.export import ExportReport
+    from rlx.verbs.report import Report
+    from rlx.verbs.transfers import TransferReport
 
 
 ERROR = 1

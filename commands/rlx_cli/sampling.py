@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from rlx.api.arguments import BatchFormat
+from rlx.verbs.arguments import BatchFormat
 from rlx.wording import excerpt, number, plural, shape, size
 from rlx_cli.options import complete_datasets, complete_formats
 from rlx_cli.output import Output, Part, table
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
     from tensordict import TensorDictBase
 
-    from rlx.api.sampling import Sample
+    from rlx.verbs.sample import Sample
 
 
 _MAX_CHARACTERS = 40
@@ -142,7 +142,7 @@ def _check_stdout(output: Output, format: str | None) -> None:
 
 
 def _show_batch(output: Output, drawn: "Sample", batch: "TensorDictBase") -> None:
-    from rlx.api.sampling import head_columns
+    from rlx.verbs.sample import head_columns
 
     described = [(name, kind["dtype"], shape(kind["shape"])) for name, kind in drawn.columns.items()]
     parts: list[Part] = [f"{plural(drawn.steps, 'step')}, seed {drawn.seed}", ""]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlx.api.arguments import Layout
+from rlx.verbs.arguments import Layout
 from rlx.wording import duration, number, number_ranges, plural, size
 from rlx_cli.options import (
     CodecOption,
@@ -30,9 +30,9 @@ from rlx_cli.progress import showing
 from rlx_cli.report import interruptible, resumable, show_reports, show_transfer
 
 if TYPE_CHECKING:
-    from rlx.pipeline.catalog import CatalogEntry
-    from rlx.pipeline.download import DownloadPlan
-    from rlx.pipeline.transfers import TransferPlan
+    from rlx.verbs.catalog import CatalogEntry
+    from rlx.verbs.download import DownloadPlan
+    from rlx.verbs.transfers import TransferPlan
 
 
 def list_runs(
@@ -82,9 +82,9 @@ def list_runs(
     if sources:
         _show_sources(ctx.obj, url=url, remote=remote, local=local, game=game, source=source, search=search)
         return
-    from rlx.api.transferring import each_once, here_and_there
     from rlx.formats.rl_unplugged import GAMES
     from rlx.home import dataset_ids
+    from rlx.verbs.transferring import each_once, here_and_there
     from rlx.wording import did_you_mean
 
     output: Output = ctx.obj
@@ -207,8 +207,8 @@ def download(
     """
     import rlx
     from rlx.home import home
-    from rlx.pipeline.download import DownloadPlan
-    from rlx.pipeline.hosted_datasets import hosted
+    from rlx.verbs.download import DownloadPlan
+    from rlx.verbs.hosted_datasets import hosted
 
     output: Output = ctx.obj
     options: dict[str, Any] = {

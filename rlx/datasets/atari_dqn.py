@@ -12,12 +12,12 @@ from rlx.errors import DatasetNotFoundError, PartialError
 from rlx.formats import rl_unplugged
 from rlx.home import home
 from rlx.manifest import FILE_NAME, Manifest
-from rlx.pipeline.download import download as download_run
-from rlx.pipeline.options import Options
-from rlx.pipeline.sampling import Sampling, make_sampler
 from rlx.progress import Silent
 from rlx.store.dataset import Dataset
 from rlx.store.layout import shard_name
+from rlx.verbs.download import download as download_run
+from rlx.verbs.options import Options
+from rlx.verbs.sampling import Sampling, make_sampler
 
 
 class AtariDQNExperienceReplay(DatasetExperienceReplay):

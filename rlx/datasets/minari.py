@@ -22,12 +22,12 @@ from rlx.files.atomic import whole
 from rlx.formats.minari.layout import ID, METADATA
 from rlx.formats.minari.reader import find_runs
 from rlx.home import home
-from rlx.pipeline.convert import Fetched, convert
-from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.schema import Role, Schema
 from rlx.store.dataset import Dataset
 from rlx.transform.protocol import as_path, wanted
+from rlx.verbs.convert import Fetched, convert
+from rlx.verbs.options import Options
 
 _EPISODE = "episode"
 

@@ -28,14 +28,14 @@ from rlx.block import Block
 from rlx.errors import DatasetExistsError, DiskFullError, ExportError, FileAccessError
 from rlx.formats.registry import formats
 from rlx.manifest import Manifest
-from rlx.pipeline.convert import open_source
-from rlx.pipeline.export import ExportReport, SelectedShards, export
 from rlx.progress import Silent
 from rlx.schema import TEXT, Field, Role, Schema
 from rlx.store.dataset import Dataset
 from rlx.testing.exporter import contents
 from rlx.testing.factories import cut, write_dataset
 from rlx.testing.source import Trajectory, read
+from rlx.verbs.convert import open_source
+from rlx.verbs.export import ExportReport, SelectedShards, export
 
 Arrays = dict[str, NDArray[Any]]
 _FLAGS = {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}

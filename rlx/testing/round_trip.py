@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import ExportError
-from rlx.pipeline.convert import open_source
-from rlx.pipeline.export import export
 from rlx.progress import Silent
 from rlx.schema import FLAGS, Schema
 from rlx.testing.factories import write_dataset
 from rlx.testing.source import Trajectory, read
+from rlx.verbs.convert import open_source
+from rlx.verbs.export import export
 
 # Name of the file or directory, for formats that mind it.
 DESTINATIONS = {"minari": "out-v0", "dopamine": "out/1", "rlds": "out/1.0.0"}

@@ -35,9 +35,9 @@ from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, Tenso
 from rlx.collector import Collector, MultiCollector, SerialEnv
 from rlx.collector.environment.gym_id import ATARI
 from rlx.collector.worker.shard_worker import Budget, Collection
-from rlx.pipeline.collect import collect
-from rlx.pipeline.options import Options
 from rlx.progress import Silent
+from rlx.verbs.collect import collect
+from rlx.verbs.options import Options
 from scripts.bench import timing
 
 _ENVS = 4

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.formats.rl_unplugged import shard_file
-from rlx.pipeline.convert import Fetched, convert
-from rlx.pipeline.options import Options
 from rlx.progress import Silent
+from rlx.verbs.convert import Fetched, convert
+from rlx.verbs.options import Options
 from scripts.bench import peer, timing
 from scripts.bench.dopamine_source import write_run
 from scripts.bench.peak import peak_mb

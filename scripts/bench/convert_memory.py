@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from rlx.block import Block, single
 from rlx.manifest import Manifest
-from rlx.pipeline.export import EXPORT_FORMATS
 from rlx.schema import Schema
 from rlx.store.codec import DEFAULT
 from rlx.store.dataset_writer import claimed, open_writer
 from rlx.store.layout import shard_name
 from rlx.store.writer import train_dictionaries, write_shard
+from rlx.verbs.export import EXPORT_FORMATS
 from scripts.bench import peer, timing
 from scripts.bench.peak import peak_mb
 from scripts.bench.play import play
@@ -32,7 +32,7 @@ from scripts.bench.play import play
 LENGTH, SHARD_EPISODES = 1000, 20
 SIZES = ("small", "large")
 _DISCRETE, _CONTINUOUS = ("int64", ()), ("float32", (2,))
-_IMPORT = "import rlx, rlx.pipeline.convert, rlx.pipeline.export"
+_IMPORT = "import rlx, rlx.verbs.convert, rlx.verbs.export"
 _PEER = "from pathlib import Path; from scripts.bench import peer"
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from rlx.engine.ray_cluster import ray_cluster
-from rlx.pipeline.convert import Fetched, convert
-from rlx.pipeline.options import Options
 from rlx.progress import Silent
+from rlx.verbs.convert import Fetched, convert
+from rlx.verbs.options import Options
 from scripts.bench import timing
 from scripts.bench.convert import rate, write_unplugged
 from scripts.bench.play import GAMES, play

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlx.pipeline.options import Options
-from rlx.pipeline.preprocess import Recipe, preprocess
 from rlx.progress import Silent
 from rlx.transform.images import Resize
+from rlx.verbs.options import Options
+from rlx.verbs.preprocess import Recipe, preprocess
 from scripts.bench import peer, timing
 from scripts.bench.peak import peak_mb
 from scripts.bench.run import converted_run

@@ -19,9 +19,9 @@ import torch
 from numpy.typing import NDArray
 
 import rlx
-from rlx.pipeline.convert import Fetched, convert
-from rlx.pipeline.options import Options
 from rlx.progress import Silent
+from rlx.verbs.convert import Fetched, convert
+from rlx.verbs.options import Options
 from scripts.bench import peer, timing
 from scripts.bench.dopamine_source import EPISODE, PADDING, write_run
 from scripts.bench.play import GAMES, play

@@ -31,10 +31,10 @@ import rlx
 from rlx.files.bucket import Bucket
 from rlx.files.checksum import FileStat
 from rlx.files.location import Location
-from rlx.pipeline.convert import Fetched, convert
-from rlx.pipeline.options import Options
-from rlx.pipeline.push import push
 from rlx.progress import Silent
+from rlx.verbs.convert import Fetched, convert
+from rlx.verbs.options import Options
+from rlx.verbs.push import push
 from scripts.bench import timing
 from scripts.bench.cold import steps_of
 from scripts.bench.dopamine_source import write_run

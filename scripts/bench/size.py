@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from rlx.pipeline.ingest import Ingest
-from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.store.dataset_writer import claimed
 from rlx.store.dictionary import REFERENCE_ROWS
 from rlx.store.shard_file import CRC_BYTES, INDEX_ENTRY_BYTES
+from rlx.verbs.ingest import Ingest
+from rlx.verbs.options import Options
 from scripts.bench import timing
 from scripts.bench.play import GAMES, Play, play
 

@@ -13,9 +13,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from rlx.pipeline.convert import Fetched, convert
-from rlx.pipeline.options import Options
 from rlx.progress import Silent
+from rlx.verbs.convert import Fetched, convert
+from rlx.verbs.options import Options
 from scripts.bench import timing
 from scripts.bench.dopamine_source import write_run
 from scripts.bench.play import play

@@ -15,13 +15,13 @@ from rlx.checks.check import Severity
 from rlx.checks.examination import Examination, digests, examine
 from rlx.collector.environment.gym_env import EnvSource
 from rlx.collector.worker.shard_worker import Budget, Collection
-from rlx.pipeline.collect import collect
-from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.schema import Field, Role, Schema
 from rlx.store.dataset import Dataset
 from rlx.transform.registry import TRANSFORMS
 from rlx.transform.transitions import split
+from rlx.verbs.collect import collect
+from rlx.verbs.options import Options
 from tests.factories import SMALL, join, make_block, write_dataset
 
 GAMES = ("Pong", "MsPacman")

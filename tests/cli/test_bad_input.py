@@ -14,7 +14,7 @@ import pytest
 
 import rlx.errors
 from rlx.errors import RlxError
-from rlx.pipeline.export import EXPORT_FORMATS
+from rlx.verbs.export import EXPORT_FORMATS
 from tests.bad_files import CASES, LAYOUTS, NAMES, NOT_FOUND, REFUSED
 from tests.conftest import Cli
 from tests.hdf5_files import write_d4rl

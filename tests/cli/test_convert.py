@@ -12,9 +12,9 @@ import torch
 from tensordict import TensorDict
 
 import rlx
-from rlx.api.arguments import ConvertFormat, SourceFormat
 from rlx.formats.registry import readable
-from rlx.pipeline.export import EXPORT_FORMATS
+from rlx.verbs.arguments import ConvertFormat, SourceFormat
+from rlx.verbs.export import EXPORT_FORMATS
 from rlx_cli.report import InterruptedWorkError, resumable
 from tests.conftest import SAMPLE_RUN, Cli
 from tests.minari_files import IMAGE, write_dataset

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import rlx
-from rlx.api.arguments import with_destination
+from rlx.verbs.arguments import with_destination
 from tests.cli.test_convert import KEYS
 from tests.conftest import Cli
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rlx.pipeline.push import push
 from rlx.progress import Silent
+from rlx.verbs.push import push
 from tests.conftest import Cli
 
 

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 import rlx
-from rlx.pipeline.convert import Fetched, convert
-from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.store.dataset_writer import claimed
 from rlx.testing.exporter import contents
+from rlx.verbs.convert import Fetched, convert
+from rlx.verbs.options import Options
 from tests.conftest import Cli
 from tests.factories import TEXT, make_block
 from tests.factories import write_dataset as write_steps

@@ -14,8 +14,8 @@ from rlx.errors import DatasetError
 from rlx.manifest import Manifest
 from rlx.store.verification import UNLISTED, verify
 from rlx_cli.entry import main
-from tests.pipeline.datasets import ROOT, wait_until
-from tests.pipeline.processes import printed
+from tests.verbs.datasets import ROOT, wait_until
+from tests.verbs.processes import printed
 
 PROGRAM = [sys.executable, "-c", "from rlx_cli.entry import main; main()"]
 ENTERED = re.compile(

@@ -77,7 +77,7 @@ def test_a_full_disk_is_named_whatever_the_format(
     format: str, dataset: Path, small_disk: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # There was room before the first batch was drawn.
-    monkeypatch.setattr("rlx.pipeline.sampling.check_room", lambda *_, **__: None)
+    monkeypatch.setattr("rlx.verbs.sampling.check_room", lambda *_, **__: None)
     result = cli("sample", dataset, "-o", small_disk / f"a.{format}", "--batches", 2000)
     full = f"error: no room left on the disk of {small_disk}/a.{format}: No space left on device\n"
     assert (result.code, result.err) == (1, f"{full}hint: free some space and run the command again\n")

@@ -9,7 +9,7 @@ import pytest
 
 from rlx_cli import options
 from tests.conftest import Cli
-from tests.pipeline.datasets import ROOT
+from tests.verbs.datasets import ROOT
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from rlx.pipeline.push import push
 from rlx.progress import Silent
 from rlx.store.dataset import Dataset
+from rlx.verbs.push import push
 from rlx.viewer.server import ViewServer
 from tests.conftest import Cli
 from tests.viewer.datasets import numbers

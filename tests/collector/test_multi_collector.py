@@ -35,7 +35,7 @@ from tests.collector.environments import Closing, Counter, Rich, Tagged, make_fa
 from tests.collector.memory import recurrent
 from tests.collector.policies import Constant, Lean
 from tests.collector.walks import Walk
-from tests.pipeline.datasets import wait_until
+from tests.verbs.datasets import wait_until
 
 TAG, PID, EPISODE, TIME = range(4)
 

@@ -29,7 +29,7 @@ from scripts.recipes import (
 
 Main = Callable[[list[str]], float]
 _SMALL = "frames=128 length=32 random-frames=32 hidden=8 episodes=1"
-# Those that learn online; dqn_log runs in tests/api/test_checkpoint.py.
+# Those that learn online; dqn_log runs in tests/verbs/test_checkpoint.py.
 _ONLINE: dict[str, tuple[Main, str]] = {
     "ppo": (ppo.main, "frames=128 lanes=2 length=32 epochs=1 episodes=1"),
     "recurrent ppo": (recurrent_ppo.main, "frames=64 lanes=4 length=8 epochs=1 episodes=1"),

@@ -13,7 +13,7 @@ from rlx.errors import DiskFullError
 from rlx.progress import Progress, Silent
 from tests.contracts.progress import Tally
 from tests.contracts.tasks import die, fail, has_a_bug, meet, sleep, sleep_for_ever, square
-from tests.pipeline.datasets import wait_until
+from tests.verbs.datasets import wait_until
 
 
 class EngineContract(ABC):

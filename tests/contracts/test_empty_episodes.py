@@ -14,11 +14,11 @@ import pytest
 
 from rlx.formats.common.record_files import records
 from rlx.formats.common.tf_example import parse_example
-from rlx.pipeline.convert import open_source
-from rlx.pipeline.export import export
 from rlx.progress import Silent
 from rlx.testing.dataset_exporter import whole_dataset
 from rlx.testing.source import merge
+from rlx.verbs.convert import open_source
+from rlx.verbs.export import export
 from scripts.rlu_writer import tf_example, tf_record
 from tests.array_record_files import changed_records
 from tests.bad_files import NAMES, RECORDS

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from rlx.formats.common.fields import NOT_TAKEN
-from rlx.pipeline.convert import open_source
 from rlx.testing.source import read
+from rlx.verbs.convert import open_source
 from tests.bad_files import NAMES
 from tests.extra_keys import ADD, IMPOSSIBLE, KINDS, Values
 

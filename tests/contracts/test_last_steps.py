@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from rlx.pipeline.convert import open_source
-from rlx.pipeline.export import export
 from rlx.progress import Silent
 from rlx.testing.dataset_exporter import whole_dataset
 from rlx.testing.source import read
+from rlx.verbs.convert import open_source
+from rlx.verbs.export import export
 from tests.array_record_files import changed_records
 from tests.bad_files import NAMES
 from tests.damage import arrays, at, h5, remove

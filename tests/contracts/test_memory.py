@@ -16,7 +16,6 @@ from tensordict import TensorDictBase
 
 import rlx
 from rlx import buffer as parts
-from rlx.api.dataset import Dataset
 from rlx.buffer import (
     DatasetStorage,
     FrameStack,
@@ -37,6 +36,7 @@ from rlx.buffer import (
     ToFloat,
 )
 from rlx.schema import Field, Role, Schema
+from rlx.verbs.dataset import Dataset
 from tests.factories import make_block, write_dataset
 from tests.kernels import HOW, reading
 

@@ -11,11 +11,11 @@ from rlx.buffer.sampler.slices import SliceSampler
 from rlx.datasets.minari import MinariExperienceReplay
 from rlx.errors import DatasetLockedError, DatasetNotFoundError, SourceNotFoundError
 from rlx.files import lock
-from rlx.pipeline.options import Options
-from rlx.pipeline.preprocess import Recipe, preprocess
 from rlx.progress import Silent
 from rlx.store.dataset import Dataset
 from rlx.transform.registry import parse
+from rlx.verbs.options import Options
+from rlx.verbs.preprocess import Recipe, preprocess
 from tests.minari_files import DICT, IMAGE, TUPLE, read_dataset, record_cart_pole, write_dataset
 
 

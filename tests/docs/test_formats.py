@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlx.pipeline.export import EXPORT_FORMATS
+from rlx.verbs.export import EXPORT_FORMATS
 from tests.conftest import Cli
 from tests.docs.pages import ROOT, run
 

@@ -20,7 +20,7 @@ from rlx.engine.local_actors import LocalActors
 from rlx.errors import CollectError
 from tests.contracts.actor_functions import Adder, Closing, failing_to_start, misbehaving
 from tests.contracts.actors import ActorsContract
-from tests.pipeline.datasets import wait_until
+from tests.verbs.datasets import wait_until
 
 # A script as users write them: no guard around its main part, functions of its own, and no end of its actors.
 SCRIPT = """

@@ -21,7 +21,7 @@ from rlx.progress import Progress, Silent
 from tests.contracts.engine import EngineContract, WorkersContract
 from tests.contracts.progress import Tally
 from tests.contracts.tasks import die, sleep_for_ever, square
-from tests.pipeline.datasets import wait_until
+from tests.verbs.datasets import wait_until
 
 
 class TestOneJob(EngineContract):

@@ -25,7 +25,7 @@ from tests.contracts.actors import ActorsContract
 from tests.contracts.engine import WorkersContract
 from tests.contracts.progress import Tally
 from tests.contracts.tasks import square
-from tests.pipeline.datasets import ROOT, wait_until
+from tests.verbs.datasets import ROOT, wait_until
 
 SCRIPT = """
 import signal, sys, time

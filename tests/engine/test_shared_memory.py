@@ -10,7 +10,7 @@ from rlx.engine import shared_memory
 from rlx.engine.local_actors import LocalActors
 from rlx.engine.shared_memory import Pulse, PulseWatch, SharedArrays, begin_step, open_pulse, pulse_file
 from rlx.errors import DiskFullError
-from tests.pipeline.datasets import wait_until
+from tests.verbs.datasets import wait_until
 
 LAYOUT = {"flag": ((), "bool"), "empty": ((0, 3), "int32"), "grid": ((3, 5), "float64"), "bytes": ((7,), "uint8")}
 

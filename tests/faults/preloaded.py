@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import pytest
 
-from tests.pipeline.datasets import ROOT
+from tests.verbs.datasets import ROOT
 
 
 @dataclass(frozen=True, slots=True)

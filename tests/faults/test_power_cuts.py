@@ -19,7 +19,7 @@ from rlx.store.verification import verify
 from tests.faults.power_cut import KINDS, Disk, changes
 from tests.faults.preloaded import Preloaded
 from tests.interruption.verbs import FORMATS
-from tests.pipeline.datasets import tree
+from tests.verbs.datasets import tree
 
 ROUNDS = int(os.environ.get("RLX_SOAK_ROUNDS", "200"))
 SEED = int(os.environ.get("RLX_SOAK_SEED", "0"))

@@ -151,14 +151,14 @@ WORKS: Mapping[str, Work] = MappingProxyType(
     }
 )
 _IMPORTED = (
-    *("h5py", "PIL.Image", "av", "zarr", "pyarrow", "pyarrow.parquet", "rlx.viewer.files", "rlx.api.creating"),
+    *("h5py", "PIL.Image", "av", "zarr", "pyarrow", "pyarrow.parquet", "rlx.viewer.files", "rlx.verbs.creating"),
     *(f"{one.folder}.reader" for one in readable().values()),
     *(f"{one.folder}.writer" for one in formats().values() if one.writes),
     *(f"rlx.pipeline.{name}" for name in ("collect", "convert", "download", "export", "merge", "preprocess", "pull")),
     *(
-        "rlx.pipeline.push",
-        "rlx.pipeline.sampling",
-        "rlx.pipeline.split",
+        "rlx.verbs.push",
+        "rlx.verbs.sampling",
+        "rlx.verbs.split",
         "rlx.store.repair",
         "rlx.buffer.run_checkpoint",
     ),

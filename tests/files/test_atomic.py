@@ -16,11 +16,11 @@ from rlx.errors import DatasetExistsError, DatasetLockedError, FileAccessError
 from rlx.files import lock
 from rlx.files.atomic import whole
 from rlx.formats.registry import writable
-from rlx.pipeline.convert import open_source
-from rlx.pipeline.export import export
 from rlx.progress import Silent
 from rlx.testing.dataset_exporter import SAMPLES, random_block
 from rlx.testing.source import read
+from rlx.verbs.convert import open_source
+from rlx.verbs.export import export
 from tests.conftest import Cli
 from tests.factories import write_dataset
 

@@ -20,14 +20,14 @@ from rlx.errors import (
     SourceNotFoundError,
 )
 from rlx.files.disk import by_number, check_case, file_error, is_there, listed, opened_file, read_object
-from rlx.pipeline.export import EXPORT_FORMATS, export
-from rlx.pipeline.push import push
 from rlx.progress import Silent
 from rlx.schema import Field, Role, Schema
 from rlx.store.verification import verify
 from rlx.testing.dataset_exporter import random_block
+from rlx.verbs.export import EXPORT_FORMATS, export
+from rlx.verbs.push import push
 from tests.factories import make_block, write_dataset
-from tests.pipeline.datasets import tree
+from tests.verbs.datasets import tree
 
 
 @pytest.mark.parametrize("ignores_case", [False, True])

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlx.formats.registry import writable
-from rlx.pipeline.convert import open_source
-from rlx.pipeline.export import export
 from rlx.progress import Silent
 from rlx.schema import FLAGS, REQUIRED, RESERVED, Field, Role, Schema
 from rlx.testing.dataset_exporter import random_block
 from rlx.testing.round_trip import check_there_and_back
+from rlx.verbs.convert import open_source
+from rlx.verbs.export import export
 from tests.factories import write_dataset
 
 # What formats call their own things, parts of which meet in paths.

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlx.formats.common.fields import not_taken
-from rlx.pipeline.convert import open_source
-from rlx.pipeline.export import export
 from rlx.progress import Silent
 from rlx.testing.dataset_exporter import SAMPLES, random_block
 from rlx.testing.round_trip import DESTINATIONS
 from rlx.testing.source import read
+from rlx.verbs.convert import open_source
+from rlx.verbs.export import export
 from tests.factories import write_dataset
 
 BAD = np.array([b"fine", b"\xff\xfe"])

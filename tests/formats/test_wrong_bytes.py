@@ -7,12 +7,12 @@ import pytest
 
 import rlx
 from rlx.formats.finding import find_run
-from rlx.pipeline.export import EXPORT_FORMATS, export
 from rlx.progress import Silent
 from rlx.testing.dataset_exporter import whole_dataset
 from rlx.testing.source import fuzz
+from rlx.verbs.export import EXPORT_FORMATS, export
 from tests.bad_files import NAMES
-from tests.pipeline.datasets import write_rlu
+from tests.verbs.datasets import write_rlu
 
 _CASES = range(2_000)
 

@@ -32,23 +32,23 @@ import typer.main
 
 from rlx.formats.registry import formats, readable
 from rlx_cli import entry
-from tests.pipeline.datasets import ROOT
+from tests.verbs.datasets import ROOT
 
 OUT, ERR = ".stdout", ".stderr"
 HUNG = 1000
 IMPORTED = (
     *("gymnasium", "pydantic", "rich.progress", "rich.table", "rich.text", "rich.console", "h5py", "PIL.Image", "av"),
     *("zarr", "obstore", "obstore.store", "pyarrow", "pyarrow.parquet", "rlx.viewer.files"),
-    *("rlx.checks.examination", "rlx.formats.finding", "rlx.formats.common.batches", "rlx.pipeline.collect"),
+    *("rlx.checks.examination", "rlx.formats.finding", "rlx.formats.common.batches", "rlx.verbs.collect"),
     *(f"{one.folder}.reader" for one in readable().values()),
     *(f"{one.folder}.writer" for one in formats().values() if one.writes),
-    *("rlx.pipeline.convert", "rlx.pipeline.download", "rlx.pipeline.export", "rlx.pipeline.merge"),
+    *("rlx.verbs.convert", "rlx.verbs.download", "rlx.verbs.export", "rlx.verbs.merge"),
     *(
-        "rlx.pipeline.preprocess",
-        "rlx.pipeline.pull",
-        "rlx.pipeline.push",
-        "rlx.pipeline.sampling",
-        "rlx.pipeline.split",
+        "rlx.verbs.preprocess",
+        "rlx.verbs.pull",
+        "rlx.verbs.push",
+        "rlx.verbs.sampling",
+        "rlx.verbs.split",
         "rlx_cli.app",
     ),
 )

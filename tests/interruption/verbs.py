@@ -10,7 +10,7 @@ from rlx.manifest import FILE_NAME, Manifest
 from rlx.store.verification import verify
 from rlx.testing.dataset_exporter import SAMPLES, random_block
 from tests.factories import write_dataset
-from tests.pipeline.datasets import converted, tree, write_dopamine, write_rlu
+from tests.verbs.datasets import converted, tree, write_dopamine, write_rlu
 
 WALK, PONG = "../data/walk", "../data/pong"
 FORMATS = MappingProxyType(

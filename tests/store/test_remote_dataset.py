@@ -35,13 +35,13 @@ from rlx.files.bucket import Bucket
 from rlx.files.checksum import FileStat
 from rlx.files.disk_cache import PAGE_BYTES
 from rlx.files.remote_files import Traffic, small_files
-from rlx.pipeline.push import push
 from rlx.progress import Silent
 from rlx.schema import Schema
 from rlx.store.dataset import Dataset
 from rlx.store.layout import listed_files
 from rlx.store.shard_file import CRC_BYTES, INDEX_ENTRY_BYTES
 from rlx.store.ted import to_rows
+from rlx.verbs.push import push
 from tests.contracts.store import FAST_DISK, SETTINGS, assert_same_block, blocks_as_one, experiences, oracle
 from tests.factories import LARGE, make_block, relist, write_dataset
 from tests.gcs_server import Fault, GcsServer

@@ -16,7 +16,7 @@ from rlx.store.repair import repair
 from rlx.store.verification import verify
 from tests.factories import SMALL, make_block, write_dataset
 from tests.killed_fork import changes, killed_before
-from tests.pipeline.datasets import tree
+from tests.verbs.datasets import tree
 
 OLD = [[make_block([3, 5])], [make_block([4], first_episode=2)], [make_block([2], first_episode=3)]]
 NEW = [[make_block([2, 2], first_episode=7)], [make_block([6], first_episode=9)]]

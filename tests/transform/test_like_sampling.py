@@ -11,13 +11,13 @@ import torch
 from rlx import buffer
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.storage.dataset import DatasetStorage
-from rlx.pipeline.options import Options
-from rlx.pipeline.preprocess import Recipe, preprocess
 from rlx.progress import Silent
 from rlx.schema import Field, Role, Schema
 from rlx.store.dataset import Dataset
 from rlx.transform.registry import TRANSFORMS as TRANSFORMS_BY_NAME
 from rlx.transform.registry import described, parse
+from rlx.verbs.options import Options
+from rlx.verbs.preprocess import Recipe, preprocess
 from tests.factories import SMALL, make_block, write_dataset
 
 TRANSFORMS = (

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from rlx.errors import TransformError
-from rlx.pipeline.preprocess import Recipe
 from rlx.store.dataset import Dataset
 from rlx.transform.registry import parse
+from rlx.verbs.preprocess import Recipe
 from tests.factories import LARGE, make_block, write_dataset
 
 

@@ -23,18 +23,18 @@ from rlx.engine.actor import ActorDiedError
 from rlx.engine.local_actors import InlineActors
 from rlx.errors import CollectError
 from rlx.manifest import Manifest, ShardRecord
-from rlx.pipeline.collect import collect
-from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.schema import Schema
 from rlx.store.codec import NONE
 from rlx.store.dataset_writer import DatasetWriter, shard_of
 from rlx.store.verification import UNLISTED, verify
 from rlx.store.writer import ShardFormat
+from rlx.verbs.collect import collect
+from rlx.verbs.options import Options
 from tests.collector.environments import Counter, Dying, Registered
-from tests.pipeline.datasets import tree, wait_until
-from tests.pipeline.processes import printed
-from tests.pipeline.test_collect import run_child, shards_listed
+from tests.verbs.datasets import tree, wait_until
+from tests.verbs.processes import printed
+from tests.verbs.test_collect import run_child, shards_listed
 
 SCHEMA = Schema.of(observation=("int32", (2,)), action=("int64", ()))
 

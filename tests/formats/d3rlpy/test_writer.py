@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from rlx.formats.common.pictures import channels_first
-from rlx.pipeline.export import export
 from rlx.progress import Silent
 from rlx.schema import Field, Role
 from rlx.testing.dataset_exporter import RICH, SAMPLES, Arrays, DatasetExporterContract, whole_dataset
 from rlx.testing.source import Trajectory
+from rlx.verbs.export import export
 
 FINAL = "the final observation of 5 of 5 trajectories"
 CUT = (

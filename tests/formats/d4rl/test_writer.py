@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from rlx.formats.common.hdf5.episodes import extra_columns
-from rlx.pipeline.convert import open_source
-from rlx.pipeline.export import export
 from rlx.progress import Silent
 from rlx.schema import Role
 from rlx.testing.dataset_exporter import RICH, SAMPLES, Arrays, DatasetExporterContract, random_block, whole_dataset
 from rlx.testing.source import read
+from rlx.verbs.convert import open_source
+from rlx.verbs.export import export
 from tests.factories import write_dataset
 
 REFUSED = {

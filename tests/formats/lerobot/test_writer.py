@@ -16,9 +16,6 @@ from rlx.errors import ExportError
 from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.lerobot import tables
 from rlx.formats.lerobot import writer as lerobot
-from rlx.pipeline.convert import Fetched, convert, open_source
-from rlx.pipeline.export import export
-from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.schema import Field, Role
 from rlx.store.dataset import Dataset
@@ -33,6 +30,9 @@ from rlx.testing.dataset_exporter import (
 )
 from rlx.testing.exporter import contents
 from rlx.testing.source import Trajectory, read
+from rlx.verbs.convert import Fetched, convert, open_source
+from rlx.verbs.export import export
+from rlx.verbs.options import Options
 from tests.factories import write_dataset
 from tests.formats.lerobot.peer import lerobot_datasets
 

@@ -14,9 +14,6 @@ from gymnasium import spaces
 from rlx.errors import ExportError
 from rlx.formats.common.pictures import channels_first
 from rlx.formats.minari.writer import _environment
-from rlx.pipeline.convert import Fetched, convert, open_source
-from rlx.pipeline.export import export
-from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.schema import Role
 from rlx.testing.dataset_exporter import (
@@ -28,6 +25,9 @@ from rlx.testing.dataset_exporter import (
     whole_dataset,
 )
 from rlx.testing.source import Trajectory, read
+from rlx.verbs.convert import Fetched, convert, open_source
+from rlx.verbs.export import export
+from rlx.verbs.options import Options
 from tests.factories import write_dataset
 from tests.minari_files import datasets_at, read_dataset, record_cart_pole
 from tests.minari_files import write_dataset as write_minari

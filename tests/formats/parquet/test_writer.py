@@ -6,10 +6,10 @@ import pyarrow.parquet
 import pytest
 
 from rlx.formats.parquet import writer as parquet_dataset
-from rlx.pipeline.convert import open_source
 from rlx.schema import Role
 from rlx.testing.dataset_exporter import RICH, DatasetExporterContract, whole_dataset
 from rlx.testing.source import read
+from rlx.verbs.convert import open_source
 
 
 class TestParquet(DatasetExporterContract):

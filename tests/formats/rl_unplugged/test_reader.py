@@ -17,11 +17,11 @@ from rlx.formats.common.source import MAX_BLOCK_STEPS, Layout, SkimmedSource
 from rlx.formats.rl_unplugged import GAMES, GAMES_MISSING, num_shards, reader, shard_file
 from rlx.formats.rl_unplugged.frames import decode_frames
 from rlx.formats.rl_unplugged.reader import RLUnplugged, RLUnpluggedLayout, find_runs
-from rlx.pipeline.convert import open_source
 from rlx.store.codec import DEFAULT
 from rlx.store.dictionary import REFERENCE_ROWS, SAMPLES, reference_frames
 from rlx.store.writer import ShardFormat, train_dictionaries
 from rlx.testing.source import SourceContract, merge, read, same
+from rlx.verbs.convert import open_source
 from scripts.make_sample import SAMPLE_RUN
 from scripts.rlu_writer import tf_example, write_shard
 from tests.rlu_files import make_episode, write_run

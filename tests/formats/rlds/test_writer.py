@@ -13,9 +13,6 @@ import pytest
 from rlx.errors import ExportError
 from rlx.formats.common import tf_example
 from rlx.formats.rlds import writer as rlds
-from rlx.pipeline.convert import Fetched, convert, open_source
-from rlx.pipeline.export import export
-from rlx.pipeline.options import Options
 from rlx.progress import Silent
 from rlx.schema import Field, Role
 from rlx.store.dataset import Dataset
@@ -30,6 +27,9 @@ from rlx.testing.dataset_exporter import (
 )
 from rlx.testing.exporter import contents
 from rlx.testing.source import Trajectory, read, same
+from rlx.verbs.convert import Fetched, convert, open_source
+from rlx.verbs.export import export
+from rlx.verbs.options import Options
 from tests.factories import write_dataset
 
 GOLDEN = Path(__file__).parents[2] / "golden/rlds"

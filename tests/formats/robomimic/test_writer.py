@@ -15,8 +15,6 @@ from rlx.errors import ExportError
 from rlx.formats.common.hdf5.episodes import extra_columns
 from rlx.formats.common.pictures import channels_last
 from rlx.formats.robomimic.writer import _keys
-from rlx.pipeline.convert import open_source
-from rlx.pipeline.export import export
 from rlx.progress import Silent
 from rlx.schema import Field, Role
 from rlx.testing.dataset_exporter import (
@@ -29,6 +27,8 @@ from rlx.testing.dataset_exporter import (
     whole_dataset,
 )
 from rlx.testing.source import Trajectory, read
+from rlx.verbs.convert import open_source
+from rlx.verbs.export import export
 from tests.factories import write_dataset
 
 REFUSED = {

@@ -9,10 +9,10 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rlx.pipeline.convert import open_source
 from rlx.store.dataset import Dataset
 from rlx.testing.dataset_exporter import RICH, DatasetExporterContract, whole_dataset
 from rlx.testing.source import Trajectory, read
+from rlx.verbs.convert import open_source
 from tests.factories import make_block, write_dataset
 
 
