@@ -22,12 +22,12 @@ try:
 except ImportError:  # the wheel is larger
     zopfli = None
 
-SOURCES = [Path(__file__).parent / name for name in ("rlx/store/frames.c", "rlx/buffer/sampler/priority_tree.c")]
-LIBRARY = "rlx/store/frames.so"
+NATIVE = "rlx/store/native"
+LIBRARY = f"{NATIVE}/compiled.so"
 
 
-def compile_kernel(target: Path) -> bool:
-    """Compile the kernel; return whether that worked."""
+def compile_kernel(target: Path, *options: str) -> bool:
+    """Compile the kernel, with more options of the compiler; return whether that worked."""
     if os.environ.get("RLX_KERNEL") == "0":
         return False
     compiler = shlex.split(os.environ.get("CC", "cc"))
@@ -46,7 +46,8 @@ def compile_kernel(target: Path) -> bool:
                 "-fPIC",
                 "-o",
                 partial,
-                *SOURCES,
+                *options,
+                *sorted((Path(__file__).parent / NATIVE).glob("*.c")),
             ],
             check=True,
         )
@@ -70,7 +71,7 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # object h
         if version == "editable":
             compile_kernel(Path(self.root) / LIBRARY)
             return
-        built = Path(self.directory) / "frames.so"
+        built = Path(self.directory) / "compiled.so"
         built.parent.mkdir(parents=True, exist_ok=True)
         if compile_kernel(built):
             platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
@@ -79,7 +80,7 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # object h
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
         """Leave nothing but the wheel beside it, compressed as far as it goes."""
-        (Path(self.directory) / "frames.so").unlink(missing_ok=True)
+        (Path(self.directory) / "compiled.so").unlink(missing_ok=True)
         if version != "editable":
             compress(Path(artifact_path))
 

@@ -190,6 +190,10 @@ class UnknownFormatError(RlxError):
     """The format cannot be determined from the file name."""
 
 
+class PluginError(RlxError):
+    """What a package adds to rlx cannot be loaded, or is of another kind."""
+
+
 class PartialError(RlxError):
     """Some shards failed; the others are complete. The hint names the command for the rest, usually the same one."""
 

@@ -4,7 +4,6 @@ import gc
 import os
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,13 +17,13 @@ from hypothesis import settings
 
 from rlx.engine.ray_cluster import ray_cluster
 from rlx.progress import Silent
+from rlx.testing.dataset_exporter import small_disk, whole_dataset
 from rlx.verbs.convert import Fetched, convert
 from rlx.verbs.export import EXPORT_FORMATS, export
 from rlx.verbs.options import Options
 from rlx_cli.app import main
 from tests.azure_server import AzureServer, azurite
 from tests.bad_files import NAMES
-from tests.contracts.dataset_exporter import whole_dataset
 from tests.hub_server import HubServer
 from tests.s3_server import S3Server
 
@@ -218,16 +217,10 @@ def container(azure_server: AzureServer, monkeypatch: pytest.MonkeyPatch) -> str
     return f"az://{name}"
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 512 kB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("this user may not mount a tmpfs")
-    yield disk
-    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+@pytest.fixture(name="small_disk")
+def _small_disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk") as disk:
+        yield disk
 
 
 @pytest.fixture(scope="session")

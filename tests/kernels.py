@@ -9,18 +9,21 @@ from pathlib import Path
 import pytest
 
 from hatch_build import compile_kernel
-from rlx.buffer.sampler.priority_tree import tree_kernel
-from rlx.store import kernel as kernel_module
-from rlx.store.kernel import SWITCH, kernel
+from rlx.store.native import library as library_module
+from rlx.store.native.gather import gather_kernel
+from rlx.store.native.kernel import kernel
+from rlx.store.native.library import SWITCH
+from rlx.store.native.tree import tree_kernel
 
 HOW = ("compiled", "python")
+_CACHED = (kernel, gather_kernel, tree_kernel)
 _FOLDER = tempfile.TemporaryDirectory()  # until this process ends
 
 
 @cache
 def built() -> Path | None:
     """The kernel, compiled once a process; None where there is no compiler."""
-    target = Path(_FOLDER.name) / "frames.so"
+    target = Path(_FOLDER.name) / "compiled.so"
     return target if compile_kernel(target) else None
 
 
@@ -32,10 +35,10 @@ def reading(how: str) -> Iterator[None]:
         library = built() if how == "compiled" else Path("none")
         if library is None:
             pytest.skip("no C compiler")
-        patch.setattr(kernel_module, "LIBRARY", library)
-        for cached in (kernel, tree_kernel):
+        patch.setattr(library_module, "LIBRARY", library)
+        for cached in _CACHED:
             cached.cache_clear()
             assert (cached() is None) == (how == "python")
         yield
-    kernel.cache_clear()
-    tree_kernel.cache_clear()
+    for cached in _CACHED:
+        cached.cache_clear()

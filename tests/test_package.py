@@ -39,9 +39,9 @@ def test_the_wheel_is_small_and_has_nothing_but_the_program(built: Path) -> None
 
 
 def test_the_wheel_has_the_kernel_where_there_is_a_compiler(built: Path, tmp_path: Path) -> None:
-    has_compiler = compile_kernel(tmp_path / "frames.so")
+    has_compiler = compile_kernel(tmp_path / "compiled.so")
     (wheel,) = built.glob("*.whl")
-    assert ("rlx/store/frames.so" in zipfile.ZipFile(wheel).namelist()) == has_compiler
+    assert ("rlx/store/native/compiled.so" in zipfile.ZipFile(wheel).namelist()) == has_compiler
     assert wheel.name.endswith("-py3-none-any.whl") != has_compiler
     assert {file.suffix for file in built.iterdir()} == {".gz", ".whl"}
 
@@ -82,7 +82,7 @@ def _run(bin_path: Path, home: Path, *words: str) -> str:
 def test_the_wheel_alone_runs(installed: Path, built: Path, tmp_path: Path) -> None:
     where = _run(installed, tmp_path, "python", "-c", "import rlx, rlx_cli; print(rlx.__file__, rlx_cli.__file__)")
     assert str(ROOT) not in where
-    compiled = _run(installed, tmp_path, "python", "-c", "from rlx.store.kernel import kernel; print(kernel())")
+    compiled = _run(installed, tmp_path, "python", "-c", "from rlx.store.native.kernel import kernel; print(kernel())")
     assert ("None" in compiled) == any(wheel.name.endswith("any.whl") for wheel in built.glob("*.whl"))
     assert "rlx download Pong/5" in _run(installed, tmp_path, "rlx", "--help")
     _run(installed, tmp_path, "rlx", "collect", "CartPole-v1", "--steps", "50", "--quiet")

@@ -6,25 +6,18 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from functools import wraps
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import Annotated, Any, cast
 
 import typer
 
 from rlx.errors import FileAccessError, MissingExtraError, OptionError, RlxError
 from rlx.files.disk import file_error
+from rlx.plugins import OWN, Plugin, added, plugins
 from rlx.wording import did_you_mean
-from rlx_cli.checking import diff, doctor, repair, verify
-from rlx_cli.creating import collect, convert
-from rlx_cli.inspecting import cite, inspect
-from rlx_cli.merging import merge, split
 from rlx_cli.options import DebugOption, JsonOption, QuietOption
 from rlx_cli.output import Output, abandon, abandon_if_failed, results_apart, secure
-from rlx_cli.preprocessing import preprocess
 from rlx_cli.report import ERROR, INTERRUPTED, PIPE_CLOSED, USAGE, UsageError, exit_code
-from rlx_cli.sampling import sample
-from rlx_cli.transferring import download, list_runs, pull, push
-from rlx_cli.viewing import view
 
 # Messages of pydantic, which validates Typer's values, and rlx's words for them.
 _PYDANTIC: Mapping[str, str] = MappingProxyType(
@@ -47,25 +40,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
-_COMMANDS: Mapping[str, Callable[..., None]] = {
-    "list": list_runs,
-    "download": download,
-    "convert": convert,
-    "collect": collect,
-    "preprocess": preprocess,
-    "merge": merge,
-    "split": split,
-    "inspect": inspect,
-    "cite": cite,
-    "view": view,
-    "sample": sample,
-    "verify": verify,
-    "doctor": doctor,
-    "diff": diff,
-    "repair": repair,
-    "push": push,
-    "pull": pull,
-}
 # Output.of reads these from the command line; declared for every command, they are also accepted after it.
 _OUTPUT_OPTIONS = (("_json", JsonOption), ("_quiet", QuietOption), ("_debug", DebugOption))
 
@@ -88,15 +62,28 @@ def with_output_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-for _name, _command in _COMMANDS.items():
-    app.command(_name)(with_output_options(_command))
+for _name, _value in OWN["rlx.commands"].items():
+    app.command(_name)(with_output_options(Plugin("rlx.commands", _name, _value, "rlx").load(FunctionType)))
+
+
+def add_plugins(app: typer.Typer, word: str) -> None:
+    """Add the commands of other packages; only the one that is called is imported."""
+    for plugin in plugins("rlx.commands").values():
+        if plugin.name == word and not plugin.is_own:
+            app.command(word)(with_output_options(plugin.load(FunctionType)))
+        elif not plugin.is_own:
+            app.command(plugin.name, help=f"A command of {plugin.package}.")(_not_loaded)
+
+
+def _not_loaded() -> None:
+    """Stand for a command that is listed, and not called."""
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
         from rlx import __version__
 
-        typer.echo(f"rlx {__version__}")
+        typer.echo("\n".join([f"rlx {__version__}", *added()]))
         raise typer.Exit
 
 
@@ -153,6 +140,8 @@ def _ended() -> int:
 def _run(output: Output) -> int:
     try:
         with output.logging():
+            if (word := _word()) not in OWN["rlx.commands"]:
+                add_plugins(app, word)
             # Typer returns the code of an Exit, which Ctrl-C becomes as well, or None.
             code: int = app(standalone_mode=False, prog_name="rlx", obj=output) or 0
     except OptionError as error:
@@ -240,5 +229,10 @@ def _usage_error(error: Exception) -> UsageError:
 
 def _help() -> str:
     """Return the command that shows the help of the given command."""
-    word = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-    return " ".join(["rlx", *([word] if word in _COMMANDS else []), "--help"])
+    word = _word()
+    return " ".join(["rlx", *([word] if word in plugins("rlx.commands") else []), "--help"])
+
+
+def _word() -> str:
+    """Return the command that is called."""
+    return next((word for word in sys.argv[1:] if not word.startswith("-")), "")

@@ -2,11 +2,11 @@
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, cast, get_args
 
 import typer
 
-from rlx.verbs.arguments import Autoreset, ConvertFormat, ExportFormat, OnError, RewardDtype
+from rlx.verbs.arguments import Autoreset, ConvertFormat, ExportFormat, OnError, RewardDtype, Store
 from rlx_cli.options import (
     CodecOption,
     EngineOption,
@@ -17,6 +17,7 @@ from rlx_cli.options import (
     ShardsOption,
     StoreOption,
     complete_datasets,
+    complete_formats,
 )
 from rlx_cli.output import Output
 from rlx_cli.progress import showing
@@ -182,10 +183,11 @@ def convert(
     destination: Annotated[Path, typer.Argument(metavar="DST", help="New dataset or file.")],
     from_: FromOption = None,
     to: Annotated[
-        ConvertFormat,
+        str,
         typer.Option(
             "--to",
             metavar="FORMAT",
+            autocompletion=lambda: [*get_args(Store), *complete_formats(ExportFormat, "datasets")],
             help=f"Store of a new dataset, zarr or memmap, or another project's format: {_FORMATS}.",
         ),
     ] = "zarr",
@@ -228,13 +230,13 @@ def convert(
     from rlx.verbs.report import Report
 
     output: Output = ctx.obj
-    kept = nullcontext() if to in get_args(ExportFormat) else resumable(destination, overwrite=overwrite)
+    kept = nullcontext() if to not in get_args(Store) else resumable(destination, overwrite=overwrite)
     with kept, showing(output, f"convert {source}") as progress:
         report = rlx.convert(
             source,
             destination,
             from_=from_,
-            to=to,
+            to=cast("ConvertFormat", to),  # or the name of a format that another package adds
             codec=codec,
             capacity=capacity,
             shards=shards,

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
@@ -30,6 +30,18 @@ def complete_runs(incomplete: str) -> list[str]:
     from rlx.formats.rl_unplugged import GAMES, RUNS
 
     return _beginning((f"{game}/{run}" for game in GAMES for run in RUNS), incomplete)
+
+
+def complete_formats(own: Any, writes: Literal["datasets", "batches"] | None = None) -> list[str]:
+    """Return names of formats: rlx's own, and those that other packages add.
+
+    Args:
+        own: a ``Literal`` type.
+        writes: what they hold; by default, the formats are those that are read.
+    """
+    from rlx.formats.registry import readable, writable
+
+    return list(dict.fromkeys((*get_args(own), *(readable() if writes is None else writable(writes)))))
 
 
 def complete_transforms(incomplete: str) -> list[str]:
@@ -117,7 +129,7 @@ FromOption = Annotated[
         metavar="FORMAT",
         help=f"Format of the files: {', '.join(get_args(SourceFormat))}; with options, torchrl:time_dim=0.",
         show_default="auto-detected",
-        autocompletion=lambda: list(get_args(SourceFormat)),
+        autocompletion=lambda: complete_formats(SourceFormat),
     ),
 ]
 JobsOption = Annotated[

@@ -1,12 +1,12 @@
 """``rlx sample``: draw steps or slices from datasets, for a preview or for other programs."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
 from rlx.verbs.arguments import BatchFormat
 from rlx.wording import excerpt, number, plural, shape, size
-from rlx_cli.options import complete_datasets
+from rlx_cli.options import complete_datasets, complete_formats
 from rlx_cli.output import Output, Part, table
 from rlx_cli.report import UsageError
 
@@ -82,7 +82,14 @@ def sample(
         ),
     ] = None,
     format: Annotated[
-        BatchFormat | None, typer.Option("--format", help="File format.", show_default="from the file suffix")
+        str | None,
+        typer.Option(
+            "--format",
+            metavar=f"[{'|'.join(get_args(BatchFormat))}]",
+            help="File format.",
+            show_default="from the file suffix",
+            autocompletion=lambda: complete_formats(BatchFormat, "batches"),
+        ),
     ] = None,
 ) -> None:
     """Draw steps or slices from datasets, and print or write them.
@@ -116,7 +123,7 @@ def sample(
         without_replacement=without_replacement,
         no_strict_length=no_strict_length,
         output=shown.results.buffer if to_stdout else output,
-        format=format,
+        format=cast("BatchFormat | None", format),  # or the name of one that another package adds
     )
     if drawn.batch is not None:
         _show_batch(shown, drawn, drawn.batch)

@@ -279,7 +279,8 @@ class PlainState:
         # wait for the stream on which it is made.
         if not tensor.numel() or tensor.layout != torch.strided:
             return tensor.to("cpu", copy=True)
-        key = tensor.data_ptr(), tensor.dtype, tensor.device, tuple(tensor.shape), tensor.stride()
+        memory = tensor.untyped_storage(), tensor.storage_offset()  # the one object of all tensors in it
+        key = *memory, tensor.dtype, tuple(tensor.shape), tensor.stride()
         if key not in self._copies:
             self._copies[key] = tensor, tensor.to("cpu", copy=True)
         return self._copies[key][1]

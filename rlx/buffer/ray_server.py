@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 import zstandard
-from numpy.typing import NDArray
 from tensordict import MemoryMappedTensor, TensorDictBase
 
 from rlx.buffer.batch import with_generation
@@ -31,6 +30,7 @@ from rlx.buffer.storage.ring import RingStorage
 from rlx.engine.actor import error_answer
 from rlx.engine.ray_cluster import settle_in
 from rlx.errors import RateLimitError
+from rlx.store.native.memory import writable
 
 logger = logging.getLogger(__name__)
 Packed = tuple[bytes, list[Any]]
@@ -319,19 +319,10 @@ def _reduced(tensor: torch.Tensor) -> tuple[Any, ...]:
 _REDUCTIONS = {**dispatch_table, torch.Tensor: _reduced, torch.nn.Parameter: _reduced, MemoryMappedTensor: _reduced}
 
 
-class _Writable:
-    """Array in memory that Ray calls read-only: a batch has this client only."""
-
-    def __init__(self, array: NDArray[np.uint8]) -> None:
-        self._array = array
-        self.__array_interface__ = {**array.__array_interface__, "data": (array.ctypes.data, False)}
-
-
 def _tensor(part: Any, dtype: torch.dtype, shape: torch.Size, generation: torch.Tensor | None) -> torch.Tensor:
     if len(part):
-        array = np.frombuffer(part, np.uint8)
-        writable = array if array.flags.writeable else np.asarray(_Writable(array))
-        tensor = torch.from_numpy(writable).view(dtype).reshape(shape)
+        array = writable(np.frombuffer(part, np.uint8))  # Ray calls it read-only, but a batch has this client only
+        tensor = torch.from_numpy(array).view(dtype).reshape(shape)
     else:
         tensor = torch.empty(shape, dtype=dtype)
     return with_generation(tensor, generation)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import tempfile
 import time
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import DiskFullError
+from rlx.store.native.mapping import shared_memory
 
 Layout = Mapping[str, tuple[tuple[int, ...], str]]
 _IN_MEMORY = Path("/dev/shm")
@@ -37,7 +37,7 @@ class SharedArrays:
         offsets, size = _offsets(layout)
         self.path, self._file = _created(size) if path is None else (path, os.open(path, os.O_RDWR))
         weakref.finalize(self, os.close, self._file)
-        memory = mmap.mmap(self._file, size)
+        memory = shared_memory(self._file, size)
         self._arrays: dict[str, NDArray[Any]] = {
             name: np.frombuffer(memory, dtype, int(np.prod(shape)), offsets[name]).reshape(shape)
             for name, (shape, dtype) in layout.items()
@@ -102,7 +102,7 @@ class Pulse:
     """A count that two processes see: it goes up when a step begins, and when it ends."""
 
     def __init__(self, fd: int) -> None:
-        self._count = memoryview(mmap.mmap(fd, _BYTES)).cast("q")
+        self._count = shared_memory(fd, _BYTES).cast("q")
 
     @property
     def count(self) -> int:

@@ -84,8 +84,9 @@ def find_runs(path: Path, layout: str | None = None) -> list[LocalRun]:
     options = choice.read({} if chosen is None else chosen.options)
     if chosen is not None:
         return [*map(as_noted, chosen.find_runs(path) if chosen.reads == "runs" else [chosen.open(path, **options)])]
-    found = [run for one in known.values() if one.reads == "runs" for run in one.find_runs(path)]
-    found += [one.open(path) for one in known.values() if one.recognises(path)]
+    recognised = [one for one in known.values() if one.recognises(path)]
+    found = [run for one in recognised if one.reads == "runs" for run in one.find_runs(path)]
+    found += [one.open(path) for one in recognised if one.reads == "dataset"]
     return [*map(as_noted, found)]
 
 

@@ -1,11 +1,11 @@
-"""The table of formats, from the folders in ``rlx.formats``: each describes itself by ``FORMAT``, or ``FORMATS``.
+"""The table of formats: rlx's own, and those that other packages add.
 
 The table needs no reader and no writer, and so none of the packages that they import.
 """
 
 from __future__ import annotations
 
-import pkgutil
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -14,14 +14,17 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-from rlx import formats as package
-from rlx.errors import UnknownFormatError
+from rlx.errors import PluginError, UnknownFormatError
+from rlx.plugins import plugins
 from rlx.wording import did_you_mean
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from rlx.formats.common.batches import DirectoryExporter, Exporter
     from rlx.formats.common.exporter import DatasetExporter
     from rlx.formats.common.provenance import LocalRun
+    from rlx.formats.common.signs import Sign
 
 # Options of formats of tables, each of which names the column of this TED path.
 COLUMN_PATHS: Mapping[str, str] = MappingProxyType(
@@ -43,8 +46,8 @@ COLUMN_OPTIONS: Mapping[str, type[str]] = MappingProxyType(dict.fromkeys(COLUMN_
 class Format:
     """One format, as the ``__init__.py`` of its folder describes it.
 
-    ``reader.py`` of a folder has ``open_<name>(path, **options)`` and, if a path holds one dataset,
-    ``recognises(path)``, or, if it may hold several runs, ``find_runs(path)``. ``writer.py`` has ``DATASETS``, the
+    ``reader.py`` of a folder has ``open_<name>(path, **options)`` and, if a path may hold several runs,
+    ``find_runs(path)``. ``writer.py`` has ``DATASETS``, the
     exporter of datasets, and ``BATCHES``, that of batches. Names that both use are in ``__init__.py``, or, with
     functions, in ``layout.py``.
 
@@ -53,6 +56,7 @@ class Format:
         folder: the package, ``__name__``.
         reads: what a path may hold: one dataset, or several runs; None if rlx does not read the format.
         options: type of every option of the reader, by name.
+        signs: what a path of the format has, one of them.
         marks: members of an HDF5 file, or files of a directory, that suggest the format although others are missing.
         is_hdf5: whether a dataset is an HDF5 file, or has one.
         writes: what rlx writes in it.
@@ -65,6 +69,7 @@ class Format:
     folder: str
     reads: Literal["dataset", "runs"] | None = None
     options: Mapping[str, type[int]] | Mapping[str, type[str]] = field(default_factory=dict)
+    signs: Sequence[Sign] = ()
     marks: Sequence[str] = ()
     is_hdf5: bool = False
     writes: Sequence[Literal["datasets", "batches"]] = ()
@@ -78,8 +83,8 @@ class Format:
         return hasattr(self._reader, f"open_{self.name}")
 
     def recognises(self, path: Path) -> bool:
-        """Return whether a path holds one dataset of this format, and of no other."""
-        return self.reads == "dataset" and bool(self._reader.recognises(path))
+        """Return whether a path holds data of this format, and of no other; imports no reader."""
+        return any(sign.is_at(path) for sign in self.signs)
 
     def open(self, path: Path, **options: int | str) -> LocalRun:
         """Return the dataset at a path.
@@ -126,10 +131,18 @@ def formats() -> Mapping[str, Format]:
         >>> formats()["d4rl"].reads, formats()["pt"].writes
         ('dataset', ('batches',))
     """
-    folders = [found.name for found in pkgutil.iter_modules(package.__path__) if found.ispkg and found.name != "common"]
-    found = [import_module(f"{package.__name__}.{folder}") for folder in folders]
-    described = [one for each in found for one in getattr(each, "FORMATS", None) or [each.FORMAT]]
-    return MappingProxyType({one.name: one for one in sorted(described, key=lambda one: one.name)})
+    found = {}
+    for name, plugin in sorted(plugins("rlx.formats").items()):
+        try:
+            one = plugin.load(Format)
+        except PluginError as exc:
+            logger.warning("%s", exc)
+            continue
+        if one.name == name:
+            found[name] = one
+        else:
+            logger.warning("%s is refused: it names itself %r", plugin, one.name)
+    return MappingProxyType(found)
 
 
 def readable() -> Mapping[str, Format]:

@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rlx.buffer.storage.compressed import IMAGE_BYTES, FrameLog, addresses
+from rlx.buffer.storage.compressed import IMAGE_BYTES, FrameLog
 from rlx.collector.environment.intake import Intake
 from rlx.collector.environment.lanes import in_lanes
 from rlx.collector.recorder import Recorder, described
@@ -70,7 +70,7 @@ class FrameStacks:
         is_new = first == own
         at = np.concatenate([own[:, of][is_new[:, of]] for of in (this, then)])
         new = np.concatenate((now[is_new[:, this]], after[is_new[:, then]]))
-        made = self._log.append(addresses(new))
+        made = self._log.append([new])
         unused = np.concatenate((made["place"], self._place[row].reshape(-1), place[:, before].reshape(-1)))
         np.put(place, at, made["place"])
         np.put(size, at, made["size"])

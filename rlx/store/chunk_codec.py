@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -18,8 +17,9 @@ from rlx.errors import CorruptDatasetError
 from rlx.fork import on_fork
 from rlx.store.codec import Codec
 from rlx.store.dictionary import dictionary_metadata, zstandard_dictionary
-from rlx.store.kernel import Encoder, Kernel, Numbers, Search, kernel
-from rlx.store.memory import empty_rows
+from rlx.store.native.kernel import Encoder, Kernel, Numbers, RowArrays, Search, kernel
+from rlx.store.native.libzstd import Digested
+from rlx.store.native.memory import empty_rows
 
 Bytes = bytes | memoryview
 _MIN_WINDOW_BYTES = 1024
@@ -66,6 +66,16 @@ class ChunkCodec(Protocol):
         """Return the codecs of a chunk, after ``bytes``, as zarr v3 names them."""
 
 
+def row_of(arrays: RowArrays, number: int) -> NDArray[np.uint8]:
+    """Return one of the rows of arrays, which are numbered one array after the other."""
+    for array in arrays:
+        if 0 <= number < len(array):
+            row: NDArray[np.uint8] = array[number]
+            return row
+        number -= len(array)
+    raise IndexError(f"rows end {number:,} rows before the one that is asked for")
+
+
 def most_bytes(chunk_bytes: int, count: int) -> int:
     """Return an upper limit of the encoded size of chunks: no codec adds more than a 128th and a header."""
     return count * (chunk_bytes + (chunk_bytes >> 7) + 256)
@@ -99,7 +109,7 @@ class ZstdChunks:
         self._renew_lock()
         on_fork(self, ZstdChunks._renew_lock)
         self._digested: zstandard.ZstdCompressionDict | None = None
-        self._digested_for: dict[Kernel, int] = {}
+        self._digested_for: dict[Kernel, Digested | None] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.chunk_bytes, self.level, self.dictionary)
@@ -117,11 +127,11 @@ class ZstdChunks:
                 self._digested = digested
             return self._digested
 
-    def digested_for(self, compiled: Kernel) -> int:
-        """Return the address of the dictionary for decoding by the kernel; 0 without one. All threads share it."""
+    def digested_for(self, compiled: Kernel) -> Digested | None:
+        """Return the dictionary for decoding by the kernel; None without one. All threads share it."""
         with self._lock:
             if compiled not in self._digested_for:
-                self._digested_for[compiled] = compiled.digested(self, self.dictionary)
+                self._digested_for[compiled] = compiled.digested(self.dictionary)
             return self._digested_for[compiled]
 
     @property
@@ -176,13 +186,15 @@ class ZstdChunks:
         encoded = self._compressor.multi_compress_to_buffer(buffer, threads=0)
         return [encoded[i].tobytes() for i in range(len(encoded))]
 
-    def encode_at(self, rows: Numbers, like: Numbers, out: NDArray[np.uint8], sizes: NDArray[np.int32]) -> int:
-        """Encode rows at these addresses into ``out``, as ``Encoder.encode`` does, whose search finds other matches."""
+    def encode_rows(
+        self, arrays: RowArrays, rows: Numbers, like: Numbers, out: NDArray[np.uint8], sizes: NDArray[np.int32]
+    ) -> int:
+        """Encode rows of arrays into ``out``, as ``Encoder.encode`` does, whose search finds other matches."""
         if (compiled := kernel()) is not None:
-            return self._encoder(compiled).encode(rows, like, out, sizes)
-        content = [ctypes.string_at(row, self.chunk_bytes) for row in rows.tolist()]
+            return self._encoder(compiled).encode(arrays, rows, like, out, sizes)
+        content = [row_of(arrays, row).tobytes() for row in rows.tolist()]
         is_new = [
-            not other or row != ctypes.string_at(other, self.chunk_bytes)
+            other < 0 or row != row_of(arrays, other).tobytes()
             for row, other in zip(content, like.tolist(), strict=True)
         ]
         joined = b"".join(compress(content, is_new))

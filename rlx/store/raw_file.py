@@ -1,20 +1,11 @@
-"""Raw files: rows back to back, little-endian, uncompressed, read through a memory map or by ranges of bytes.
-
-Both stores keep small fields in such files. ``mmap.mmap`` keeps a descriptor for as long as the map lives, of which a
-process has 1,024 by default; a dataset has thousands of files. So the map is made by the C library, and the descriptor
-is closed at once. ``MEMORY`` and ``rows_at`` address all maps alike, so that rows of many files are gathered by one
-index.
-"""
+"""Raw files: rows back to back, little-endian, uncompressed, read through a memory map or by ranges of bytes."""
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
-import weakref
+import resource
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any, BinaryIO
@@ -23,128 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptDatasetError, DatasetError, FileAccessError
-from rlx.files.disk import at_once, file_error, opened_file, reading, written_file
+from rlx.files.disk import at_once, file_error, opened_file, written_file
 from rlx.files.remote_files import AnyPath, RemotePath, length_of, local, remote
 from rlx.schema import Field
 from rlx.store.array import ArrayReader, Rows
+from rlx.store.native.mapping import MappedFile, MemoryFile
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _LARGE_BYTES = 1 << 20
-_FAILED = ctypes.c_void_p(-1).value
-# The addresses that a process can have, but for the first page, which holds nothing.
-FIRST_ADDRESS, _LIMIT = mmap.PAGESIZE, 1 << 47
-MEMORY = memoryview((ctypes.c_char * (_LIMIT - FIRST_ADDRESS)).from_address(FIRST_ADDRESS)).cast("B").toreadonly()
-"""The memory of this process. Only addresses of live maps may be read; any other kills the process."""
-
-
-@lru_cache(maxsize=256)
-def _windows(row_bytes: int) -> NDArray[np.void]:
-    return np.ndarray((len(MEMORY) - row_bytes,), f"V{row_bytes}", MEMORY, strides=(1,))
-
-
-def rows_at(places: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return [n] rows of ``dtype``, copied from these places in ``MEMORY``; they need not be aligned."""
-    return _windows(dtype.itemsize)[places].view(dtype)
-
-
-class MappedFile:
-    """A file to be read through a memory map, which lives as long as anything refers to ``memory``.
-
-    Args:
-        path: of the file, which must not be empty.
-
-    Attributes:
-        memory: all of it, read-only. Touching a page past the end of a file that was cut kills the process.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._name = os.fspath(path)
-        with reading(path), open(path, "rb", opener=at_once) as file:
-            found = os.fstat(file.fileno())
-            if not found.st_size:
-                raise ValueError("cannot map an empty file")
-            self._length = found.st_size
-            self._file = (found.st_dev, found.st_ino)
-            self._address = _map(file.fileno(), self._length)
-        mapped = (ctypes.c_char * self._length).from_address(self._address)
-        weakref.finalize(mapped, _libc.munmap, self._address, self._length).atexit = False
-        self.memory = memoryview(mapped).cast("B").toreadonly()
-
-    def check_length(self) -> None:
-        """Raise CorruptDatasetError if the file has been cut since it was opened: one system call.
-
-        A file that was deleted or replaced stays as it was for those that have it open.
-        """
-        try:
-            found = os.stat(self._name)  # half of the time that Path.stat takes
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except OSError as exc:
-            raise file_error(exc, self._path) from exc
-        if (found.st_dev, found.st_ino) == self._file and found.st_size < self._length:
-            raise CorruptDatasetError(
-                f"{self._path} was cut while it was open: it has {found.st_size:,} bytes, expected {self._length:,}",
-                hint="nothing may write to the files of a dataset; rlx verify says what is damaged",
-            )
-
-    def read_at_random(self) -> None:
-        """Tell the kernel that reading ahead is of no use."""
-        self._advise(mmap.MADV_RANDOM, 0, self._length)
-
-    def read_soon(self, start: int, stop: int) -> None:
-        """Tell the kernel that these bytes are about to be read."""
-        first = start - start % mmap.PAGESIZE
-        self._advise(mmap.MADV_WILLNEED, first, stop - first)
-
-    def release(self) -> None:
-        """Give back the pages that were read; they stay in the kernel's cache."""
-        self._advise(mmap.MADV_DONTNEED, 0, self._length)
-
-    @property
-    def place(self) -> int:
-        """Where in ``MEMORY`` the file begins."""
-        return self._address - FIRST_ADDRESS
-
-    def _advise(self, advice: int, start: int, length: int) -> None:
-        # Advice may be refused; reading works all the same.
-        _libc.madvise(self._address + start, length, advice)
-
-
-class MemoryFile:
-    """A part of this process's memory with the interface of ``MappedFile``.
-
-    Attributes:
-        memory: all of it, read-only.
-        place: where in ``MEMORY`` it begins.
-    """
-
-    def __init__(self, memory: memoryview, place: int) -> None:
-        self.memory, self.place = memory, place
-
-    def read_at_random(self) -> None:
-        """Do nothing: the kernel reads nothing ahead."""
-
-    def read_soon(self, start: int, stop: int) -> None:
-        """Do nothing: it is here."""
-
-    def release(self) -> None:
-        """Do nothing: its owner gives the memory back."""
-
-    def check_length(self) -> None:
-        """Do nothing: memory cannot be cut."""
-
-
-def _map(descriptor: int, length: int) -> int:
-    address: int = _libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
-    if address == _FAILED:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return address
+_PAGE_BYTES = resource.getpagesize()
 
 
 class RawFileWriter:
@@ -198,7 +75,7 @@ class RawFileReader(ArrayReader):
             raise CorruptDatasetError(f"{path} has 0 bytes, expected {expected:,}") from exc
         if (found := len(self._mapped.memory)) != expected:
             raise CorruptDatasetError(f"{path} has {found:,} bytes, expected {expected:,}")
-        if field.row_bytes < mmap.PAGESIZE:
+        if field.row_bytes < _PAGE_BYTES:
             # A row is a hundredth or less of what the kernel would read around it.
             self._mapped.read_at_random()
         self._array = np.frombuffer(self._mapped.memory, dtype).reshape(shape)
@@ -216,9 +93,9 @@ class RawFileReader(ArrayReader):
         return np.concatenate([self._array[start:stop] for start, stop in runs])
 
     @property
-    def place(self) -> int:
-        """Where in ``MEMORY`` the first row is; of no rows, of nothing."""
-        return 1 if self._mapped is None else self._mapped.place
+    def file(self) -> memoryview:
+        """The bytes of the file."""
+        return memoryview(b"") if self._mapped is None else self._mapped.memory
 
     def release(self) -> None:
         """Give back the pages that were read; they stay in the kernel's cache."""

@@ -15,9 +15,9 @@ from rlx.schema import Field, Role
 from rlx.store.array import ArrayReader, Rows
 from rlx.store.chunk_codec import most_bytes
 from rlx.store.layout import listed_files
-from rlx.store.memory import PageMemory, Pages
-from rlx.store.raw_file import RangedRawReader, RawFileReader, rows_at
-from rlx.store.shard_file import INDEX_ENTRY_BYTES, RangedShardReader, ShardFileReader
+from rlx.store.native.mapping import PageMemory, Pages
+from rlx.store.raw_file import RangedRawReader, RawFileReader
+from rlx.store.shard_file import CRC_BYTES, INDEX_ENTRY_BYTES, RangedShardReader, ShardFileReader
 from rlx.store.shards import Shards
 from rlx.store.step_reader import Indices, Places, SelectedPlaces, SelectedSteps, Stack, StepReader
 from rlx.store.trajectories import Trajectories
@@ -214,12 +214,12 @@ class _FieldPlaces:
         size, longest: [shards] bytes of the file of chunks, and most bytes of an encoded chunk.
         chunk: [shards] rows per chunk; ``has_long_chunks``: whether any is above 1.
         is_known: whether the field is read from that memory.
-        base: where in ``MEMORY`` it begins; offsets count from there.
+        memory: of the pages, from which offsets count.
     """
 
-    def __init__(self, field: Field, shards: int, base: int) -> None:
+    def __init__(self, field: Field, shards: int, memory: PageMemory) -> None:
         self.is_known = not field.is_text and field.row_bytes > 0
-        self.row_bytes, self.base = 0, base
+        self.row_bytes, self.memory = 0, memory
         self.start, self.data, self.size, self.longest = np.zeros((4, shards), np.int64)
         self.chunk = np.ones(shards, np.int64)
         self.has_long_chunks = False
@@ -244,7 +244,7 @@ def _data_pages(rows: _FieldRows) -> Pages:
     table, shard = rows.table, rows.shard
     if table.row_bytes:
         return _NONE
-    entries = rows_at(table.base + table.start[shard] + rows.rows * INDEX_ENTRY_BYTES, _ENTRY)
+    entries = table.memory.rows_at(table.start[shard] + rows.rows * INDEX_ENTRY_BYTES, _ENTRY)
     start, length = entries["start"], entries["length"]
     # A damaged index may claim most of the file: that is not fetched, and reading its rows raises the error.
     is_sound = (start >= 0) & (length > 0) & (length <= table.longest[shard]) & (start <= table.size[shard] - length)
@@ -289,7 +289,7 @@ class _FetchedShards(Shards):
         self._table, self._memory = table, memory
         self.is_open = np.zeros(len(self.records), bool)
         self.places = {
-            name: _FieldPlaces(field, len(self.records), memory.place) for name, field in self.schema.fields.items()
+            name: _FieldPlaces(field, len(self.records), memory) for name, field in self.schema.fields.items()
         }
 
     def trajectories(self) -> Trajectories:
@@ -299,13 +299,13 @@ class _FetchedShards(Shards):
         reader, field, table = super()._opened(number, name), self.schema[name], self.places[name]
         if isinstance(reader, RangedRawReader) and table.is_known:
             file = self._memory.file(str(reader.path.inner))
-            table.start[number], table.row_bytes = file.place - self._memory.place, field.row_bytes
+            table.start[number], table.row_bytes = file.start, field.row_bytes
             return RawFileReader(reader.path, field, reader.rows, file)
         if isinstance(reader, RangedShardReader) and table.is_known:
             file = self._memory.file(str(reader.path.inner))
             found = ShardFileReader(reader.path, field, reader.codec, chunk=reader.chunk, rows=reader.rows, file=file)
-            table.data[number] = file.place - self._memory.place
-            table.start[number] = found.index_place - self._memory.place
+            table.data[number] = file.start
+            table.start[number] = file.start + len(file.memory) - CRC_BYTES - found.index.nbytes
             table.size[number], table.chunk[number] = len(file.memory), reader.chunk
             table.longest[number] = most_bytes(reader.codec.chunk_bytes, 1)
             table.has_long_chunks |= reader.chunk > 1

@@ -21,7 +21,8 @@ from rlx.files.remote_files import AnyPath, RemotePath, local, remote
 from rlx.schema import Field
 from rlx.store.array import ArrayReader, Rows
 from rlx.store.chunk_codec import Bytes, ChunkCodec, ZstdChunks, most_bytes
-from rlx.store.raw_file import MappedFile, MemoryFile, close_quietly
+from rlx.store.native.mapping import MappedFile, MemoryFile
+from rlx.store.raw_file import close_quietly
 
 INDEX_ENTRY_BYTES = 16
 CRC_BYTES = 4
@@ -205,16 +206,6 @@ class ShardFileReader(ChunkReader):
         index = self.file[len(self.file) - index_bytes : len(self.file) - CRC_BYTES]
         self.index = np.frombuffer(index, "<u8").reshape(chunks, 2)
 
-    @property
-    def place(self) -> int:
-        """Where in ``MEMORY`` the file begins; of no rows, nowhere."""
-        return self._mapped.place if len(self.file) else 1
-
-    @property
-    def index_place(self) -> int:
-        """Where in ``MEMORY`` the index begins."""
-        return self.place + len(self.file) - CRC_BYTES - len(self.index) * INDEX_ENTRY_BYTES
-
     def release(self) -> None:
         """Give back the pages that were read; they stay in the kernel's cache."""
         if len(self.file):
@@ -226,7 +217,12 @@ class ShardFileReader(ChunkReader):
             self._mapped.check_length()
 
     def _located(self, chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
-        return self.index[chunks]
+        located = self.index[chunks]
+        start, length = located.T
+        size = np.uint64(len(self.file))
+        if ((length > size) | (start > size - np.minimum(length, size))).any():
+            raise CorruptDatasetError(f"{self._path} is damaged: its index points past the end of its file")
+        return located
 
     def _pieces(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
         for first, last in ranges:

@@ -253,7 +253,7 @@ class StepReader:
 
     def _are_repeats_free(self, name: str) -> bool:
         """Return whether asking twice for a row costs no more than a copy."""
-        return not self._shards.is_remote and self._shards.tables[name].copies_repeats
+        return not self._shards.is_remote and self._shards.tables[name].is_direct
 
     def _gather(self, name: str, shard: Indices, local: Indices, run: int = 1) -> Rows:
         """Return rows [run * n, *shape] of one field, as ``runs`` numbers them.
@@ -265,17 +265,15 @@ class StepReader:
         """
         if not len(local):
             return self._shards.schema[name].zeros(0)
-        if not self._shards.is_remote:
-            files = self._shards.files(name, shard)
-            if files.is_direct and not files.lacks(shard):
-                try:
-                    return files.read(shard, local, run)
-                except CorruptDatasetError as exc:
-                    raise self._damaged(name, exc) from exc
-        shard, local = runs(shard, local, run)
-        return self._by_shard(name, local, shard)
+        dataset, files = self._shards.dataset, None if self._shards.is_remote else self._shards.files(name, shard)
+        try:
+            if files is not None and files.is_direct and not files.lacks(shard):
+                return files.read(shard, local, run)
+            return self._by_shard(name, *runs(shard, local, run))
+        except CorruptDatasetError as exc:
+            raise CorruptDatasetError(f"{dataset}: {name}: {exc}", hint=command("rlx", "verify", dataset)) from exc
 
-    def _by_shard(self, name: str, local: Indices, shard: Indices) -> Rows:
+    def _by_shard(self, name: str, shard: Indices, local: Indices) -> Rows:
         field = self._shards.schema[name]
         numbers = np.unique(shard).tolist()
         places = {number: np.flatnonzero(shard == number) for number in numbers}
@@ -286,10 +284,6 @@ class StepReader:
         for number, rows in zip(numbers, read, strict=True):
             result[places[number]] = rows
         return result
-
-    def _damaged(self, name: str, exc: CorruptDatasetError) -> CorruptDatasetError:
-        dataset = self._shards.dataset
-        return CorruptDatasetError(f"{dataset}: {name}: {exc}", hint=command("rlx", "verify", dataset))
 
 
 def _is_run(places: Places) -> bool:

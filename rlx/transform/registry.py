@@ -1,46 +1,34 @@
 """Transforms by name, and the parser of ``NAME[:k=v,...]``."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, fields
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, get_type_hints
 
-from rlx.errors import TransformError
-from rlx.transform.functions import Relabel
-from rlx.transform.images import Crop, Grayscale, Resize
-from rlx.transform.keys import Cast, CatTensors, Exclude, Rename, Select
-from rlx.transform.multi_step import FrameSkip, NStep, ReturnToGo
+from rlx.errors import PluginError, TransformError
+from rlx.plugins import plugins
 from rlx.transform.protocol import Learner, Selection, Transform
-from rlx.transform.scaling import Normalize, RewardClip, RewardSign, ScaleReward, ToFloat
-from rlx.transform.selections import Filter, Numbered, Subsample
 from rlx.wording import did_you_mean
 
+
+class _Transforms(Mapping[str, Any]):
+    """Transforms by name; each is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        found = (plugin := plugins("rlx.transforms")[name]).load(type)
+        if not is_dataclass(found):
+            raise PluginError(f"{plugin} is no dataclass, whose fields are its parameters")
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(plugins("rlx.transforms"))
+
+    def __len__(self) -> int:
+        return len(plugins("rlx.transforms"))
+
+
 # Frozen dataclasses: their fields are the parameters. A field ``text`` gets everything after the colon.
-TRANSFORMS: Mapping[str, Any] = MappingProxyType(
-    {
-        "resize": Resize,
-        "crop": Crop,
-        "grayscale": Grayscale,
-        "to_float": ToFloat,
-        "normalize": Normalize,
-        "clip_reward": RewardClip,
-        "sign_reward": RewardSign,
-        "scale_reward": ScaleReward,
-        "frame_skip": FrameSkip,
-        "n_step": NStep,
-        "return_to_go": ReturnToGo,
-        "select": Select,
-        "exclude": Exclude,
-        "rename": Rename,
-        "cast": Cast,
-        "cat_tensors": CatTensors,
-        "relabel": Relabel,
-        "filter": Filter,
-        "subsample": Subsample,
-        "trajectories": Numbered,
-    }
-)
+TRANSFORMS: Mapping[str, Any] = _Transforms()
 _TEXT = "text"
 _KINDS: Mapping[Any, str] = {int: "a whole number", float: "a number", float | None: "a number", bool: "true or false"}
 
@@ -78,10 +66,10 @@ def described(transform: Transform | Learner | Selection) -> str:
     """Return the text of a transform, for ``parse``.
 
     Example:
-        >>> described(RewardClip(low=-2.0)), described(RewardSign())
+        >>> described(parse("clip_reward:low=-2")), described(parse("sign_reward"))
         ('clip_reward:low=-2.0', 'sign_reward')
     """
-    name = next((name for name, kind in TRANSFORMS.items() if isinstance(transform, kind)), None)
+    name = next((name for name in TRANSFORMS if _is_a(transform, name)), None)
     if name is None:
         return str(transform)
     values = {one.name: (getattr(transform, one.name), one.default) for one in fields(TRANSFORMS[name])}
@@ -89,6 +77,13 @@ def described(transform: Transform | Learner | Selection) -> str:
         return f"{name}:{values[_TEXT][0]}"
     given = ",".join(f"{key}={_written(value)}" for key, (value, default) in values.items() if value != default)
     return f"{name}:{given}" if given else name
+
+
+def _is_a(transform: object, name: str) -> bool:
+    try:
+        return isinstance(transform, TRANSFORMS[name])
+    except PluginError:  # of a package that nobody asked for
+        return False
 
 
 def _values(text: str, given: str, kind: type, parameters: Sequence[Field[Any]]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypedDict, get_args
 
 from rlx.errors import OptionError
 from rlx.files.urls import P, check_path
+from rlx.formats.registry import readable
 from rlx.numbers import check_real, check_whole
 from rlx.progress import Progress
 from rlx.store.codec import Codec
@@ -77,13 +78,14 @@ class WriteArguments(TypedDict, total=False):
     progress: Progress | None
 
 
-def check_choice(option: str, value: str | None, choices: Any) -> None:
+def check_choice(option: str, value: str | None, choices: Any, more: Callable[[], Iterable[str]] = tuple) -> None:
     """Raise OptionError if a value is not one of the choices.
 
     Args:
         option: name of the argument.
         value: its value; None, the default, is always accepted.
         choices: a ``Literal`` type.
+        more: returns names that other packages add.
 
     Example:
         >>> check_choice("store", "zar", Store)
@@ -92,14 +94,14 @@ def check_choice(option: str, value: str | None, choices: Any) -> None:
         rlx.errors.OptionError: `store` 'zar' is unknown: expected zarr, memmap
     """
     names = get_args(choices)
-    if value is not None and value not in names:
+    if value is not None and value not in names and value not in (names := tuple(dict.fromkeys((*names, *more())))):
         hint = did_you_mean(str(value), names)
         raise OptionError(f"`{option}` {value!r} is unknown: expected {', '.join(names)}", hint=hint)
 
 
 def check_source_format(format: str | None) -> None:
     """Raise OptionError if rlx cannot read a format of this name; its reader checks the options."""
-    check_choice("from_", format.partition(":")[0] if isinstance(format, str) else format, SourceFormat)
+    check_choice("from_", format.partition(":")[0] if isinstance(format, str) else format, SourceFormat, readable)
 
 
 def check_number(option: str, value: float | None, minimum: float, maximum: float | None = None) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, get_args, overload
 
 from rlx.errors import OptionError
 from rlx.files.urls import check_path
+from rlx.formats.registry import writable
 from rlx.home import home
 from rlx.progress import Progress, receiver
 from rlx.store.codec import Codec
@@ -284,7 +286,7 @@ def convert(
     from rlx.verbs.export import export
 
     check_source_format(from_)
-    check_choice("to", to, ConvertFormat)
+    check_choice("to", to, ConvertFormat, partial(writable, "datasets"))
     check_number("capacity", capacity, 8)
     if capacity is not None and to != "dopamine":
         raise OptionError(f"`capacity` requires `to` dopamine, found `to` {to}")
@@ -295,7 +297,7 @@ def convert(
     check_path("source", source)
     check_path("destination", destination, "a path")
     files = fetched(source if isinstance(source, str) else Path(source), progress)
-    if to in get_args(ExportFormat):
+    if to not in get_args(Store):
         for name, given in (
             ("`codec`", codec is not None),
             (f"`engine` {engine}", engine != "local"),

@@ -5,6 +5,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from rlx.errors import OptionError
 from rlx.files.urls import check_path
 from rlx.formats.common.batches import Columns, DirectoryExporter, columns_of, export
-from rlx.formats.registry import format_of, formats
+from rlx.formats.registry import format_of, formats, writable
 from rlx.numbers import check_whole
 from rlx.store.dataset import Dataset
 from rlx.verbs.arguments import BatchFormat, StrPath, check_choice, check_exclusive, check_number, paths
@@ -219,7 +220,7 @@ class _CountedBatches:
 
 def _format(output: StrPath | BinaryIO | None, format: str | None) -> str | None:
     """Return the format to write; None if nothing is written."""
-    check_choice("format", format, BatchFormat)
+    check_choice("format", format, BatchFormat, partial(writable, "batches"))
     if output is None:
         if format is not None:
             raise OptionError("`format` requires `output`")

@@ -24,7 +24,7 @@ from numcodecs import Zstd
 import rlx
 from rlx.store.chunk_codec import ZstdChunks
 from rlx.store.dictionary import zstandard_dictionary
-from rlx.store.kernel import Kernel, kernel
+from rlx.store.native.kernel import Kernel, kernel
 from rlx.store.shard_file import ShardFileReader
 from scripts.bench import peer, timing
 from scripts.bench.loader import (
@@ -49,8 +49,10 @@ def by_numba(codec: ZstdChunks, batches: Sequence[Chunks], out: Frames, compiled
     word = ctypes.c_size_t
     decompress = ctypes.CFUNCTYPE(word, word, word, word, word, word, word)(compiled._decompress or 0)
     compiled.zstd.ZSTD_createDCtx.restype = word
-    context, dictionary = compiled.zstd.ZSTD_createDCtx(), codec.digested_for(compiled)
+    context, digested = compiled.zstd.ZSTD_createDCtx(), codec.digested_for(compiled)
+    dictionary = 0 if digested is None else digested.place
     chunks = Places(batches)
+    first = [np.frombuffer(joined, np.uint8).ctypes.data for joined in chunks.joined]
     row_bytes = out.shape[1]
 
     def loop(places: Any, sizes: Any, first: int) -> bool:
@@ -63,7 +65,7 @@ def by_numba(codec: ZstdChunks, batches: Sequence[Chunks], out: Frames, compiled
     compiled_loop = numba.njit(loop)
 
     def decode(number: int) -> None:
-        if not compiled_loop(chunks.place[number], chunks.size[number], out.ctypes.data):
+        if not compiled_loop(first[number] + chunks.start[number], chunks.size[number], out.ctypes.data):
             raise ValueError("a chunk is damaged")
 
     return decode

@@ -31,7 +31,8 @@ from rlx.buffer import FrameStack
 from rlx.buffer.loader import Loader
 from rlx.store.chunk_codec import ZstdChunks
 from rlx.store.dataset import Dataset
-from rlx.store.kernel import Kernel, kernel
+from rlx.store.native.gather import FileTable
+from rlx.store.native.kernel import Kernel, kernel
 from rlx.store.shard_file import ShardFileReader
 from scripts.bench import peer, timing
 from scripts.bench.play import GAMES
@@ -131,21 +132,21 @@ def decoder(dataset: Dataset, kind: str) -> Callable[[int], None]:
 
 
 class Places:
-    """Where the chunks of each batch are in memory, and their bytes; they stay there as long as this does."""
+    """The chunks of each batch after each other, where each begins there, and its bytes."""
 
     def __init__(self, batches: Sequence[Chunks]) -> None:
-        self._joined = [np.frombuffer(b"".join(batch), np.uint8) for batch in batches]
+        self.joined = [b"".join(batch) for batch in batches]
         self.size = [np.array([len(chunk) for chunk in batch], np.int64) for batch in batches]
-        self.place = [
-            joined.ctypes.data + np.cumsum(size) - size for joined, size in zip(self._joined, self.size, strict=True)
-        ]
+        self.start = [np.cumsum(size) - size for size in self.size]
 
 
 def by_kernel(codec: ZstdChunks, batches: Sequence[Chunks], out: Frames, compiled: Kernel) -> Decode:
     """One call of ``frames.c``."""
-    chunks = Places(batches)
-    dictionary = np.full(len(out), codec.digested_for(compiled))
-    return lambda number: compiled.decode(chunks.place[number], chunks.size[number], dictionary, out)
+    chunks, table = Places(batches), FileTable(len(batches), codec.chunk_bytes)
+    for number, joined in enumerate(chunks.joined):
+        table.add(number, memoryview(joined), 0, codec.digested_for(compiled))
+    files = [np.full(len(out), number) for number in range(len(batches))]
+    return lambda number: compiled.decode(table, files[number], chunks.start[number], chunks.size[number], out)
 
 
 def in_threads(dataset: Dataset, seed: int) -> Decode:

@@ -13,9 +13,9 @@ from rlx.buffer.sampler.prioritized import PrioritizedSampler
 from rlx.buffer.sampler.steps import RandomSampler, SamplerWithoutReplacement
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.errors import SamplingError, SchemaMismatchError
+from rlx.testing.listed_storage import ListedStorage, episodes
+from rlx.testing.sampler import same, saved
 from tests.buffer.sampler.chance import fits
-from tests.buffer.sampler.listed_storage import ListedStorage, episodes
-from tests.contracts.sampler import same, saved
 
 
 @pytest.fixture

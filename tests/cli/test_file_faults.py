@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from rlx.testing.dataset_exporter import SAMPLES, random_block
 from rlx_cli.app import app
 from tests.conftest import SAMPLE_RUN, Cli
-from tests.contracts.dataset_exporter import SAMPLES, random_block
 from tests.factories import write_dataset
 from tests.privileges import unprivileged
 

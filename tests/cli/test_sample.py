@@ -19,10 +19,10 @@ from pyarrow import parquet
 import rlx
 from rlx.progress import Silent
 from rlx.store.dataset_writer import claimed
+from rlx.testing.exporter import contents
 from rlx.verbs.convert import Fetched, convert
 from rlx.verbs.options import Options
 from tests.conftest import Cli
-from tests.contracts.exporter import contents
 from tests.factories import TEXT, make_block
 from tests.factories import write_dataset as write_steps
 from tests.minari_files import write_dataset

@@ -15,13 +15,13 @@ import pytest
 from rlx.formats.common.record_files import records
 from rlx.formats.common.tf_example import parse_example
 from rlx.progress import Silent
+from rlx.testing.dataset_exporter import whole_dataset
+from rlx.testing.source import merge
 from rlx.verbs.convert import open_source
 from rlx.verbs.export import export
 from scripts.rlu_writer import tf_example, tf_record
 from tests.array_record_files import changed_records
 from tests.bad_files import NAMES, RECORDS
-from tests.contracts.dataset_exporter import whole_dataset
-from tests.contracts.source import merge
 from tests.hdf5_files import changed
 from tests.minari_files import write_dataset
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from rlx.formats.common.fields import NOT_TAKEN
+from rlx.testing.source import read
 from rlx.verbs.convert import open_source
 from tests.bad_files import NAMES
-from tests.contracts.source import read
 from tests.extra_keys import ADD, IMPOSSIBLE, KINDS, Values
 
 FIELDS = ("numbers", "vectors", "no numbers")

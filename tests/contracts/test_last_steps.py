@@ -11,12 +11,12 @@ import pyarrow.parquet
 import pytest
 
 from rlx.progress import Silent
+from rlx.testing.dataset_exporter import whole_dataset
+from rlx.testing.source import read
 from rlx.verbs.convert import open_source
 from rlx.verbs.export import export
 from tests.array_record_files import changed_records
 from tests.bad_files import NAMES
-from tests.contracts.dataset_exporter import whole_dataset
-from tests.contracts.source import read
 from tests.damage import arrays, at, h5, remove
 from tests.hdf5_files import delete
 

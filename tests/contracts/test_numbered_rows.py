@@ -16,8 +16,8 @@ from rlx.formats.common.rows import table as row_table
 from rlx.formats.common.source import Source
 from rlx.formats.mds.layout import Encoding
 from rlx.formats.mds.writer import OpenShard
+from rlx.testing.source import Trajectory, read
 from rlx.verbs.convert import open_source
-from tests.contracts.source import Trajectory, read
 
 Rows = dict[str, NDArray[Any]]
 LENGTHS = (5, 1, 7, 4)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx import formats
+from rlx import formats, plugins
 from rlx.formats import registry as registry_of_formats
 from rlx.transform import registry
 from rlx_cli.app import app, with_output_options
@@ -45,11 +45,14 @@ def test_the_format(
 ) -> None:
     folder = tmp_path / "formats/csv"
     folder.mkdir(parents=True)
+    table = {**plugins.OWN, "rlx.formats": {**plugins.OWN["rlx.formats"], "csv": "rlx.formats.csv:FORMAT"}}
+    monkeypatch.setattr(plugins, "OWN", table)
     for file, mark in (("__init__", "FORMAT = "), ("writer", "BATCHES = ")):
         (folder / f"{file}.py").write_text(next(block.code for block in blocks(PAGE) if mark in block.code))
     monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(folder.parent)])
-    registry_of_formats.formats.cache_clear()
-    request.addfinalizer(registry_of_formats.formats.cache_clear)
+    for cached in (plugins.plugins, registry_of_formats.formats):
+        cached.cache_clear()
+        request.addfinalizer(cached.cache_clear)
     result = cli("sample", pong, "--batch-size", "5", "-o", tmp_path / "steps.csv")
     assert result.code == 0, result.err
     heading, *lines = (tmp_path / "steps.csv").read_text().splitlines()

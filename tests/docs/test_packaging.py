@@ -35,7 +35,7 @@ def test_the_recipe_requires_what_the_package_does() -> None:
 def test_the_extra_of_everything_has_all_but_envpool() -> None:
     extras = PROJECT["optional-dependencies"]
     left_out = {"all", "bench", "dev", "envpool", "d3rlpy", "stable-baselines3", "tianshou"}  # which want others
-    left_out |= {"torch"}  # which rlx requires anyway
+    left_out |= {"torch", "testing"}  # which rlx requires anyway, and which tests require
     assert set(extras["all"]) == {each for name, extra in extras.items() if name not in left_out for each in extra}
 
 

@@ -17,11 +17,11 @@ from rlx.files import lock
 from rlx.files.atomic import whole
 from rlx.formats.registry import writable
 from rlx.progress import Silent
+from rlx.testing.dataset_exporter import SAMPLES, random_block
+from rlx.testing.source import read
 from rlx.verbs.convert import open_source
 from rlx.verbs.export import export
 from tests.conftest import Cli
-from tests.contracts.dataset_exporter import SAMPLES, random_block
-from tests.contracts.source import read
 from tests.factories import write_dataset
 
 _SUFFIXES = {"d4rl": ".hdf5", "robomimic": ".hdf5", "d3rlpy": ".h5", "npz": ".npz"}

@@ -23,9 +23,9 @@ from rlx.files.disk import by_number, check_case, file_error, is_there, listed, 
 from rlx.progress import Silent
 from rlx.schema import Field, Role, Schema
 from rlx.store.verification import verify
+from rlx.testing.dataset_exporter import random_block
 from rlx.verbs.export import EXPORT_FORMATS, export
 from rlx.verbs.push import push
-from tests.contracts.dataset_exporter import random_block
 from tests.factories import make_block, write_dataset
 from tests.verbs.datasets import tree
 

@@ -18,7 +18,7 @@ from zarr.storage import LocalStore
 from rlx.errors import DatasetExistsError, DiskFullError, MissingExtraError, SchemaMismatchError, UnknownFormatError
 from rlx.formats.common.batches import Columns, export
 from rlx.formats.registry import format_of, formats, writable
-from tests.contracts.exporter import Arrays, ExporterContract, batch
+from rlx.testing.exporter import Arrays, ExporterContract, batch
 
 
 class TestNpz(ExporterContract):

@@ -11,8 +11,8 @@ import pytest
 from rlx.block import Block
 from rlx.formats.registry import writable
 from rlx.schema import FLAGS, TEXT, Field, Role, Schema
-from tests.contracts.dataset_exporter import random_block
-from tests.contracts.round_trip import check_there_and_back
+from rlx.testing.dataset_exporter import random_block
+from rlx.testing.round_trip import check_there_and_back
 
 _VECTOR = Field("float32", (3,), Role.OBSERVATION)
 _BOX, _DISCRETE = Field("float32", (2,), Role.STEP), Field("int64", (), Role.STEP, {"type": "Discrete", "n": 6})

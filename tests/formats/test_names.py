@@ -1,4 +1,4 @@
-"""Any field name, in any format, comes back or is named: see ``tests.contracts.round_trip``."""
+"""Any field name, in any format, comes back or is named: see ``rlx.testing.round_trip``."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from rlx.formats.registry import writable
 from rlx.progress import Silent
 from rlx.schema import FLAGS, REQUIRED, RESERVED, Field, Role, Schema
+from rlx.testing.dataset_exporter import random_block
+from rlx.testing.round_trip import check_there_and_back
 from rlx.verbs.convert import open_source
 from rlx.verbs.export import export
-from tests.contracts.dataset_exporter import random_block
-from tests.contracts.round_trip import check_there_and_back
 from tests.factories import write_dataset
 
 # What formats call their own things, parts of which meet in paths.

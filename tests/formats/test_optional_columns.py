@@ -13,11 +13,11 @@ import pytest
 
 from rlx.formats.common.fields import not_taken
 from rlx.progress import Silent
+from rlx.testing.dataset_exporter import SAMPLES, random_block
+from rlx.testing.round_trip import DESTINATIONS
+from rlx.testing.source import read
 from rlx.verbs.convert import open_source
 from rlx.verbs.export import export
-from tests.contracts.dataset_exporter import SAMPLES, random_block
-from tests.contracts.round_trip import DESTINATIONS
-from tests.contracts.source import read
 from tests.factories import write_dataset
 
 BAD = np.array([b"fine", b"\xff\xfe"])

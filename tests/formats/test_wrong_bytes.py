@@ -8,10 +8,10 @@ import pytest
 import rlx
 from rlx.formats.finding import find_run
 from rlx.progress import Silent
+from rlx.testing.dataset_exporter import whole_dataset
+from rlx.testing.source import fuzz
 from rlx.verbs.export import EXPORT_FORMATS, export
 from tests.bad_files import NAMES
-from tests.contracts.dataset_exporter import whole_dataset
-from tests.contracts.source import fuzz
 from tests.verbs.datasets import write_rlu
 
 _CASES = range(2_000)

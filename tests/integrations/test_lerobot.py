@@ -14,7 +14,7 @@ import rlx
 from rlx.errors import OptionError, SchemaMismatchError
 from rlx.integrations.lerobot import TimeWindows
 from rlx.schema import TEXT, Field, Role, Schema
-from tests.contracts.dataset_exporter import random_block
+from rlx.testing.dataset_exporter import random_block
 from tests.factories import numbered_dataset, write_dataset
 
 

@@ -10,7 +10,7 @@ import torch
 import rlx
 from rlx.errors import SchemaMismatchError
 from rlx.schema import Schema
-from tests.contracts.dataset_exporter import random_block
+from rlx.testing.dataset_exporter import random_block
 from tests.factories import numbered_dataset, write_dataset
 
 gymnasium = pytest.importorskip("gymnasium", reason="gymnasium is not installed")

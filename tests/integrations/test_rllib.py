@@ -10,7 +10,7 @@ import rlx
 from rlx.errors import DatasetExistsError, SchemaMismatchError
 from rlx.integrations import rllib
 from rlx.schema import Schema
-from tests.contracts.dataset_exporter import random_block
+from rlx.testing.dataset_exporter import random_block
 from tests.factories import write_dataset
 
 pytest.importorskip("gymnasium", reason="gymnasium is not installed")

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from rlx.manifest import FILE_NAME, Manifest
 from rlx.store.verification import verify
-from tests.contracts.dataset_exporter import SAMPLES, random_block
+from rlx.testing.dataset_exporter import SAMPLES, random_block
 from tests.factories import write_dataset
 from tests.verbs.datasets import converted, tree, write_dopamine, write_rlu
 

@@ -34,7 +34,7 @@ def parts(folder: Path, number: int, store: str, codec: str) -> Dataset:
         *(f"zarr:zstd-dict:{how}" for how in HOW),
         "zarr:zstd:python",
         "zarr:lz4:python",
-        "memmap:none:python",
+        *(f"memmap:none:{how}" for how in HOW),
         *(f"merged:-:{how}" for how in HOW),
     ],
 )

@@ -20,7 +20,7 @@ from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import claimed
 from rlx.store.journal import Journal, read_journal
 from rlx.store.layout import JOURNAL
-from tests.contracts.dataset_exporter import random_block
+from rlx.testing.dataset_exporter import random_block
 from tests.factories import LARGE, make_block, write_dataset
 from tests.privileges import unprivileged
 

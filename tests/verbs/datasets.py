@@ -18,12 +18,12 @@ from rlx.formats.common.source import Source
 from rlx.manifest import FILE_NAME, Manifest
 from rlx.progress import Silent
 from rlx.store.verification import UNLISTED, verify
+from rlx.testing.source import Trajectory, merge, read
 from rlx.verbs.convert import Fetched, convert
 from rlx.verbs.download import download, download_from
 from rlx.verbs.options import Options
 from rlx.verbs.report import Report
 from rlx.verbs.sources import Base, Place
-from tests.contracts.source import Trajectory, merge, read
 from tests.dopamine_files import Episode, Ring
 from tests.gcs_server import GcsServer
 from tests.rlu_files import write_run

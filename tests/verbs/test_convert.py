@@ -26,10 +26,10 @@ from rlx.manifest import FILE_NAME, FileRecord
 from rlx.progress import Silent
 from rlx.store.chunk_codec import ZstdChunks
 from rlx.store.codec import Codec
+from rlx.testing.source import same
 from rlx.verbs.convert import Fetched, convert
 from rlx.verbs.export import export
 from rlx.verbs.options import Options
-from tests.contracts.source import same
 from tests.factories import SMALL, make_block, write_dataset
 from tests.verbs.datasets import (
     SAMPLE_RUN,

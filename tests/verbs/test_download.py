@@ -15,10 +15,10 @@ from rlx.formats.rl_unplugged.reader import find_runs
 from rlx.progress import Silent
 from rlx.store.codec import Codec
 from rlx.store.dataset_writer import claimed
+from rlx.testing.source import same
 from rlx.verbs.download import download, plan_download
 from rlx.verbs.options import Options
 from tests.contracts.location import put
-from tests.contracts.source import same
 from tests.verbs.datasets import (
     RLU_NAMES,
     RLU_SHARDS,

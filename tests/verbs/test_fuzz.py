@@ -9,7 +9,7 @@ import pytest
 
 from rlx.errors import SourceError
 from rlx.store.codec import Codec
-from tests.contracts.source import Trajectory, same
+from rlx.testing.source import Trajectory, same
 from tests.verbs.datasets import check_listed, converted, trajectories, write_dopamine, write_rlu
 
 CASES = 50

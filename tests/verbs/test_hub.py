@@ -11,9 +11,9 @@ from rlx.errors import DatasetExistsError, DatasetLockedError, DatasetNotFoundEr
 from rlx.files.retry import RetryPolicy
 from rlx.progress import Silent
 from rlx.store.verification import verify
+from rlx.testing.dataset_exporter import whole_dataset
 from rlx.verbs.export import EXPORT_FORMATS, export
 from tests.bad_files import NAMES
-from tests.contracts.dataset_exporter import whole_dataset
 from tests.hub_server import Fault, HubServer, Request
 from tests.verbs.datasets import tree
 from tests.verbs.pushes import files, write

@@ -15,9 +15,9 @@ from rlx.formats.parquet import writer as parquet_dataset
 from rlx.formats.registry import writable
 from rlx.progress import Silent
 from rlx.schema import Schema
+from rlx.testing.dataset_exporter import random_block
 from rlx.verbs.convert import open_source
 from rlx.verbs.export import export
-from tests.contracts.dataset_exporter import random_block
 from tests.factories import write_dataset
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")

@@ -17,10 +17,10 @@ from rlx.store import dataset_writer
 from rlx.store.codec import Codec
 from rlx.store.dataset_writer import DatasetWriter
 from rlx.store.verification import verify
+from rlx.testing.source import same
 from rlx.verbs.merge import merge
 from rlx.verbs.options import Options
 from rlx.verbs.report import Report
-from tests.contracts.source import same
 from tests.factories import LARGE, SMALL, make_block, write_dataset
 from tests.verbs.datasets import check_listed, trajectories, tree
 

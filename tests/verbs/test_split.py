@@ -14,10 +14,10 @@ from rlx.progress import Silent
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
 from rlx.store.verification import verify
+from rlx.testing.source import same
 from rlx.verbs.options import Options
 from rlx.verbs.report import Report
 from rlx.verbs.split import By, Division, split
-from tests.contracts.source import same
 from tests.factories import LARGE, make_block, write_dataset
 from tests.verbs.datasets import shard_trees, trajectories, tree
 

@@ -1,15 +1,11 @@
 """A tree over the priorities of rows: their sum, least and largest, drawn from in proportion to their weights.
 
-The compiled kernel (``priority_tree.c``) writes and draws in one call each; without it, numpy gives the same bits.
+The compiled kernel (``CompiledTree``) writes and draws in one call each; without it, numpy gives the same bits.
 """
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,17 +13,15 @@ from numpy.typing import NDArray
 
 from rlx.buffer.protocol import Rows
 from rlx.numbers import check_whole
-from rlx.store.kernel import address, library
+from rlx.store.native.memory import zeros
+from rlx.store.native.tree import CompiledTree, tree_kernel
 
 Floats = NDArray[np.float32]
 _SHIFT = 5
 _WIDTH = 1 << _SHIFT
 _GROUP = 8  # of children that are looked at together
-_MOST_LEVELS = 12
 _ONE = np.uint32(1)
 _AT_ONCE = 1 << 13  # nodes whose rows are weighed at once
-_LINE_BYTES = 64
-_HUGE_BYTES = 16 << 20
 
 
 class PriorityTree:
@@ -62,12 +56,12 @@ class PriorityTree:
         rows, *inner = (count * _WIDTH for count in counts)
         levels = [*inner, 1]
         self.known = 0
-        self.priority, self.weight = _zeros(rows, np.float32), _zeros(rows, np.float32)
-        self._sums = [_zeros(width, np.float64) for width in levels]
-        self._leasts = [_zeros(width, np.float32) for width in levels]
-        self._mosts = [_zeros(width, np.float32) for width in levels] if self._keeps_most else []
-        self._kernel = tree_kernel()
-        self._struct, self._written = _Tree.of(self), _Written()
+        self.priority, self.weight = zeros(rows, np.float32), zeros(rows, np.float32)
+        self._sums = [zeros(width, np.float64) for width in levels]
+        self._leasts = [zeros(width, np.float32) for width in levels]
+        self._mosts = [zeros(width, np.float32) for width in levels] if self._keeps_most else []
+        parts = self.capacity, self.priority, self.weight, self._sums, self._leasts, self._mosts
+        self._compiled = None if (functions := tree_kernel()) is None else CompiledTree(functions, *parts)
 
     def __getstate__(self) -> tuple[Any, ...]:
         parts = list(self._known_nodes())
@@ -112,12 +106,10 @@ class PriorityTree:
         """
         rows = np.ascontiguousarray(rows, np.int64)
         priority, weight = np.asarray(priority, np.float32), np.asarray(weight, np.float32)
-        if self._kernel is None:
+        if self._compiled is None:
             known, most = self._write(rows, priority, weight, only_known)
-        elif self._kernel.write(self._struct, rows, priority, weight, only_known, self._written):
-            known, most = self._written.known, np.float32(self._written.most)
         else:
-            raise self._outside(rows)
+            known, most = self._compiled.write(rows, priority, weight, only_known)
         self.known += known
         return most
 
@@ -134,8 +126,8 @@ class PriorityTree:
         """
         if not self.total:
             raise ValueError("no row has a weight")
-        if self._kernel is not None:
-            return self._kernel.draw(self._struct, uniform)
+        if self._compiled is not None:
+            return self._compiled.draw(uniform)
         left, found = uniform * self._sums[-1][0], np.zeros(len(uniform), np.int64)
         for level in self._sums[-2::-1]:
             child, left = _child(_by_node(level)[found], left)
@@ -177,12 +169,9 @@ class PriorityTree:
     def _weights_of(self, nodes: Rows) -> Floats:
         return _by_node(self.weight)[nodes]
 
-    def _outside(self, rows: Rows) -> IndexError:
-        return IndexError(f"rows {rows.min()} to {rows.max()}: expected 0 to {self.capacity - 1}")
-
     def _write(self, rows: Rows, priority: Floats, weight: Floats, only_known: bool) -> tuple[int, np.float32]:
         if rows.size and not -1 <= rows.min() <= rows.max() < self.capacity:
-            raise self._outside(rows)
+            raise IndexError(f"rows {rows.min()} to {rows.max()}: expected 0 to {self.capacity - 1}")
         chosen = rows >= 0
         if only_known:
             chosen &= self.priority[rows] > 0
@@ -209,21 +198,6 @@ class PriorityTree:
             for levels, reduce in ((self._leasts, _least), (self._mosts, _most)):
                 if levels:
                     levels[level][nodes] = reduce(_by_node(levels[level - 1])[nodes])
-
-
-def _zeros(count: int, dtype: type) -> NDArray[Any]:
-    """Return zeros that begin with a line of the cache, so that the children of a node are in as few as can be.
-
-    Many are in huge pages, where the system has them: most of the time of a random access is to find its page.
-    """
-    size = count * np.dtype(dtype).itemsize
-    if size >= _HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with suppress(OSError):  # a kernel without them
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        return np.frombuffer(memory, dtype)
-    raw = np.zeros(size + _LINE_BYTES, np.uint8)
-    return raw[-address(raw) % _LINE_BYTES :][:size].view(dtype)
 
 
 def _by_node(level: NDArray[Any]) -> NDArray[Any]:
@@ -269,72 +243,3 @@ def _pick(numbers: NDArray[np.float64], left: NDArray[np.float64]) -> tuple[Rows
     left = np.minimum(left, np.nextafter(before[:, -1], -np.inf))
     found = (before[:, 1:] <= left[:, None]).sum(axis=1)
     return found, left - before[np.arange(len(left)), found]
-
-
-class _Tree(ctypes.Structure):
-    """``struct tree`` of ``priority_tree.c``."""
-
-    _fields_ = (
-        ("capacity", ctypes.c_int64),
-        ("levels", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("priority", "weight")),
-        *((name, ctypes.c_void_p * _MOST_LEVELS) for name in ("sum", "least", "most")),
-    )
-
-    @classmethod
-    def of(cls, tree: PriorityTree) -> _Tree:
-        """Return where the arrays of a tree are, which it keeps."""
-        levels = [
-            (ctypes.c_void_p * _MOST_LEVELS)(*map(address, arrays))
-            for arrays in (tree._sums, tree._leasts, tree._mosts)
-        ]
-        return cls(tree.capacity, len(tree._sums), address(tree.priority), address(tree.weight), *levels)
-
-
-class _Written(ctypes.Structure):
-    """``struct written`` of ``priority_tree.c``."""
-
-    _fields_ = (("known", ctypes.c_int64), ("most", ctypes.c_float))
-
-
-class _Kernel:
-    """The functions of ``priority_tree.c``."""
-
-    def __init__(self, compiled: ctypes.CDLL) -> None:
-        pointer, number = ctypes.c_void_p, ctypes.c_int64
-        self._write, self._draw = compiled.rlx_tree_write, compiled.rlx_tree_draw
-        self._write.argtypes = [pointer, number, pointer, pointer, pointer, number, number, pointer]
-        self._write.restype = number
-        self._draw.argtypes = [pointer, number, pointer, pointer, pointer]
-        self._draw.restype = None
-
-    def write(
-        self, tree: _Tree, rows: Rows, priority: Floats, weight: Floats, only_known: bool, written: _Written
-    ) -> bool:
-        """Return whether all rows are in range; otherwise nothing is written."""
-        step = int(priority.ndim or weight.ndim)
-        if step:
-            priority, weight = (_column(values, rows) for values in (priority, weight))
-        places = address(rows), address(priority), address(weight)
-        status: int = self._write(
-            ctypes.addressof(tree), len(rows), *places, step, only_known, ctypes.addressof(written)
-        )
-        return status == 0
-
-    def draw(self, tree: _Tree, uniform: NDArray[np.float64]) -> tuple[Rows, Floats]:
-        rows, weight = np.empty(len(uniform), np.int64), np.empty(len(uniform), np.float32)
-        places = address(uniform), address(rows), address(weight)
-        self._draw(ctypes.addressof(tree), len(uniform), *places)
-        return rows, weight
-
-
-def _column(values: Floats, rows: Rows) -> Floats:
-    """Return [n] values, one for each row, without a gap."""
-    return np.ascontiguousarray(values if values.shape == rows.shape else np.broadcast_to(values, rows.shape))
-
-
-@lru_cache(maxsize=1)
-def tree_kernel() -> _Kernel | None:
-    """Return the compiled functions; None without ``library``."""
-    compiled = library()
-    return None if compiled is None else _Kernel(compiled)

@@ -1,6 +1,5 @@
 """Steps in memory with compressed images; a ``next`` observation and the following observation share one."""
 
-import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,15 +17,15 @@ from rlx.buffer.storage.ring import RingStorage
 from rlx.buffer.storage.step_schema import in_torch
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.numbers import check_whole
-from rlx.store.chunk_codec import ZstdChunks
+from rlx.store.chunk_codec import ZstdChunks, row_of
 from rlx.store.codec import MAX_LEVELS
 from rlx.store.dictionary import trained_dictionary
-from rlx.store.kernel import Kernel, address, kernel
-from rlx.store.memory import empty_rows
+from rlx.store.native.gather import FileTable
+from rlx.store.native.kernel import Kernel, Numbers, RowArrays, kernel
+from rlx.store.native.memory import empty_rows
 
 Frames = NDArray[np.uint8]
 Places = NDArray[np.int64]
-Addresses = NDArray[np.int64]
 
 Refs = NDArray[np.void]
 # Where a frame is, -1 for nowhere, and its compressed bytes.
@@ -39,12 +38,6 @@ _PAGE = 1 << 32
 _LEARNED = 128
 _EVERY = (4, 64)
 _NONE = np.empty(0, np.int64)
-
-
-def addresses(frames: Frames) -> Addresses:
-    """Return [n] where contiguous frames [n, frame_bytes] are in memory."""
-    first = address(frames)
-    return np.arange(first, first + frames.size, frames.shape[1])
 
 
 class FrameLog:
@@ -76,24 +69,27 @@ class FrameLog:
         """Bytes of memory taken by frames."""
         return sum(len(page) for page in self._pages.values())
 
-    def append(self, frames: Addresses, like: Addresses | None = None) -> Refs:
+    def append(self, arrays: RowArrays, rows: Numbers | None = None, like: Numbers | None = None) -> Refs:
         """Return [n] where frames are now, held once by the caller.
 
         Args:
-            frames: [n] addresses of the frames.
-            like: [n] address of a frame that each may repeat, which is held already; 0 for none. One that does is not
+            arrays: [frames, frame_bytes] each; their frames are numbered one array after the other.
+            rows: [n] numbers of the frames; all by default.
+            like: [n] number of a frame that each may repeat, which is held already; -1 for none. One that does is not
                 kept again: its size is 0, and its place is not set.
         """
+        if rows is None:
+            rows = np.arange(sum(map(len, arrays)))
         if like is None:
-            like = np.zeros(len(frames), np.int64)
+            like = np.full(len(rows), -1)
         if self._every:
-            self._learn(frames[like == 0])
-        found, sizes, done = np.empty(len(frames), _REF), np.empty(len(frames), np.int32), 0
+            self._learn(arrays, rows[like < 0])
+        found, sizes, done = np.empty(len(rows), _REF), np.empty(len(rows), np.int32), 0
         if self._current not in self._pages:
             self._turn_page()
-        while done < len(frames):
+        while done < len(rows):
             free = self._pages[self._current][self._filled :]
-            count = self._codec.encode_at(frames[done:], like[done:], free, sizes[done:])
+            count = self._codec.encode_rows(arrays, rows[done:], like[done:], free, sizes[done:])
             if count:
                 written = sizes[done : done + count]
                 ends = self._current * _PAGE + self._filled + np.cumsum(written, dtype=np.int64)
@@ -101,16 +97,16 @@ class FrameLog:
                 self._filled = int(ends[-1]) % _PAGE
                 self._used[self._current] += int(np.count_nonzero(written))
                 done += count
-            if done < len(frames):
+            if done < len(rows):
                 self._turn_page(int(sizes[done]))
         found["size"] = sizes
         return found
 
-    def _learn(self, frames: Addresses) -> None:
+    def _learn(self, arrays: RowArrays, rows: Numbers) -> None:
         every = self._every[0]
-        chosen = frames[-self._seen % every :: every].tolist()
-        self._references += [ctypes.string_at(frame, self.frame_bytes) for frame in chosen]
-        self._seen += len(frames)
+        chosen = rows[-self._seen % every :: every].tolist()
+        self._references += [row_of(arrays, row).tobytes() for row in chosen]
+        self._seen += len(rows)
         if len(self._references) >= _LEARNED:
             references = np.frombuffer(b"".join(self._references[:_LEARNED]), np.uint8).reshape(_LEARNED, -1)
             dictionary = trained_dictionary([references], self.frame_bytes, self._level)
@@ -155,14 +151,15 @@ class FrameLog:
 
     def _read_by(self, compiled: Kernel, places: Places, sizes: NDArray[np.int32]) -> Frames:
         pages = (places // _PAGE).tolist()
-        held = {page: self._pages[page] for page in set(pages)}  # other threads run while frames are decoded
-        starts = {page: address(content) - page * _PAGE for page, content in held.items()}
-        dictionaries = {page: self._codec_of[page].digested_for(compiled) for page in held}
+        table, numbers = FileTable(len(set(pages)), self.frame_bytes), dict[int, int]()
+        for page in pages:
+            if page not in numbers:
+                dictionary = self._codec_of[page].digested_for(compiled)
+                # It keeps the page, as other threads run while frames are decoded.
+                table.add(numbers.setdefault(page, len(numbers)), self._pages[page].data, 0, dictionary)
         frames = empty_rows(len(places), self.frame_bytes)
-        start, dictionary = (
-            np.fromiter(map(of.__getitem__, pages), np.int64, len(pages)) for of in (starts, dictionaries)
-        )
-        compiled.decode(places + start, sizes, dictionary, frames)
+        number = np.fromiter(map(numbers.__getitem__, pages), np.int64, len(pages))
+        compiled.decode(table, number, places % _PAGE, sizes, frames)
         return frames
 
     def _read_in_python(self, places: Places, sizes: NDArray[np.int32]) -> Frames:
@@ -275,7 +272,7 @@ class CompressedStorage(LazyTensorStorage):
             if after in frames and self._log_of(after) == key:
                 self._write_pairs(log, key, rows, frames[key], frames[after])
             else:
-                found = log.append(addresses(frames[key]))
+                found = log.append([frames[key]])
                 log.exchange(_NONE, self._put(key, rows, found))
 
     def _write_pairs(self, log: FrameLog, key: Path, rows: Rows, now: Frames, after: Frames) -> None:
@@ -289,12 +286,11 @@ class CompressedStorage(LazyTensorStorage):
         first = run_starts(lane)
         known = latest.refs[lane[first]]
         # In the order of time, so that a slice is contiguous in memory.
-        frames, like = np.empty(2 * count, np.int64), np.zeros(2 * count, np.int64)
-        frames[::2], frames[1::2] = addresses(now), addresses(after)
+        frames, like = np.empty(2 * count, np.int64), np.full(2 * count, -1)
+        frames[::2], frames[1::2] = np.arange(count), np.arange(count, 2 * count)
         like[2::2] = frames[1:-1:2]
-        before = address(latest.frames) + lane[first] * log.frame_bytes
-        like[2 * first] = before * (known["place"] >= 0)
-        found = log.append(frames, like)
+        like[2 * first] = np.where(known["place"] >= 0, 2 * count + lane[first], -1)
+        found = log.append([now, after, latest.frames], frames, like)
         shared = (found["size"] == 0).nonzero()[0]
         continued = (found["size"][2 * first] == 0).nonzero()[0]
         found[shared] = found[shared - 1]

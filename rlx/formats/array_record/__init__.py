@@ -3,6 +3,8 @@
 ``reader.open_array_record`` opens a directory of them; ``writer.ArrayRecordExporter`` writes one.
 """
 
+from rlx.formats.common.record_files import ARRAY_RECORD
+from rlx.formats.common.signs import Sign
 from rlx.formats.registry import Format
 
 SUFFIX = ".array_record"
@@ -28,4 +30,5 @@ FORMAT = Format(
     reads="dataset",
     options={"height": int, "width": int, "channels": int},
     writes=("datasets",),
+    signs=(Sign(begins=ARRAY_RECORD), Sign(files=(f"*{SUFFIX}",), begins=ARRAY_RECORD)),
 )

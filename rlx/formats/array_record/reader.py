@@ -40,7 +40,7 @@ from rlx.formats.common.fields import (
     with_flags,
 )
 from rlx.formats.common.provenance import noted_fields, read_notes_beside
-from rlx.formats.common.record_files import RecordFile, is_array_record, opened
+from rlx.formats.common.record_files import RecordFile, opened
 from rlx.formats.common.rows.episodes import (
     STEPS_WITHOUT_OUTCOME,
     WITHOUT_STEP,
@@ -217,11 +217,6 @@ def _blocks(steps: RecordSteps, piece: PieceInfo) -> Iterator[Block]:
         cut=piece.cut,
         is_open=not piece.is_last,
     )
-
-
-def recognises(path: Path) -> bool:
-    """Return whether a path is an ArrayRecord file or a directory of them; does not need array-record."""
-    return is_array_record(path) or any(is_array_record(path / name) for name in _names(path)[:1])
 
 
 @expecting(LAYOUT)

@@ -6,9 +6,7 @@
 
 from rlx.formats.registry import Format
 
-FORMATS = (
-    Format("h5", __name__, writes=("batches",), suffixes=("hdf5",), exporter="H5"),
-    Format("jsonl", __name__, writes=("batches",), suffixes=("ndjson",), exporter="JSONL"),
-    Format("pt", __name__, writes=("batches",), suffixes=("pth",), exporter="PT"),
-    Format("zarr", __name__, writes=("batches",), exporter="ZARR"),
-)
+H5 = Format("h5", __name__, writes=("batches",), suffixes=("hdf5",), exporter="H5")
+JSONL = Format("jsonl", __name__, writes=("batches",), suffixes=("ndjson",), exporter="JSONL")
+PT = Format("pt", __name__, writes=("batches",), suffixes=("pth",), exporter="PT")
+ZARR = Format("zarr", __name__, writes=("batches",), exporter="ZARR")

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptDatasetError, CorruptShardError, FormatVersionError, SourceError, SourceNotFoundError
-from rlx.files.disk import check_readable, read_object
+from rlx.files.disk import check_readable
 from rlx.files.sealed import check_files, read_sealed
 from rlx.formats.common.fields import RowType, expecting
 from rlx.formats.common.rows.scan import Recording, RowRuns
@@ -122,16 +122,6 @@ class _BlockLeaf:
         except ValueError as exc:
             raise CorruptShardError(f"{self.place}: block {block} is damaged: {exc}") from exc
         return np.frombuffer(raw, self._dtype).reshape(steps, *self._shape)
-
-
-def recognises(path: Path) -> bool:
-    """Return whether a directory is a replay buffer that rlx dumped."""
-    if not (path / _MANIFEST).is_file():
-        return False
-    try:
-        return read_object(path / _MANIFEST).get("format") == _FORMAT
-    except SourceError:
-        return False
 
 
 @expecting(_LAYOUT)

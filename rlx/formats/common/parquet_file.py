@@ -23,7 +23,7 @@ from rlx.wording import first_of
 from rlx.wording import missing as is_missing
 
 _BUFFER_BYTES = 2**18
-_MAGIC = b"PAR1"
+MAGIC = b"PAR1"
 # train-00000-of-00003.parquet, perhaps with a hash; 0000.parquet of the hub's own conversions.
 _NUMBERED = re.compile(r"(?:(?P<split>.+?)-)?(?P<number>\d{5})-of-(?P<count>\d{5})(?:-[0-9a-f]+)?")
 # part-00000-1f2e-c000.snappy.parquet of Spark, part.0.parquet of Dask, shard_10.parquet.
@@ -83,7 +83,7 @@ class ParquetFile:
 
 def is_parquet(path: Path) -> bool:
     """Return whether a path is a file that begins like Parquet, even if it is damaged."""
-    return begins_with(path, _MAGIC)
+    return begins_with(path, MAGIC)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ _GUNZIP_ERRORS = (EOFError, gzip.BadGzipFile, cast(type[Exception], isal_zlib.er
 _ARRAY_RECORD_ERRORS = (RuntimeError, ValueError, IndexError)
 # Random access, without threads that read ahead.
 _OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
-_SIGNATURE = bytes.fromhex("83af70d10d884a3f0000000000000000400000000000000091bac23c9287e1a9")
+ARRAY_RECORD = bytes.fromhex("83af70d10d884a3f0000000000000000400000000000000091bac23c9287e1a9")
 _BLOCK_BYTES, _BLOCK_HEADER_BYTES = 2**16, 24
 _USABLE_BYTES = _BLOCK_BYTES - _BLOCK_HEADER_BYTES
 _CHUNK_HEADER = struct.Struct("<8xQ8xB7sQ")  # bytes of data, type, records, bytes of the records
@@ -159,7 +159,7 @@ def array_record() -> Any:
 
 def is_array_record(path: Path) -> bool:
     """Return whether a path is a file that begins like ArrayRecord, even if it is damaged."""
-    return begins_with(path, _SIGNATURE)
+    return begins_with(path, ARRAY_RECORD)
 
 
 class RecordFile:
@@ -199,7 +199,7 @@ def _check_claims(path: Path) -> None:
     """Raise CorruptShardError unless every chunk is inside the file, with records of at most ``MAX_RECORD_BYTES``."""
     size = path.stat().st_size
     with path.open("rb") as file:
-        if file.read(len(_SIGNATURE)) != _SIGNATURE:
+        if file.read(len(ARRAY_RECORD)) != ARRAY_RECORD:
             raise CorruptShardError(f"{path}: expected ArrayRecord, found another beginning")
         position = 0
         while position < size:

@@ -32,11 +32,6 @@ _NUMBERED = re.compile(r"(.+)_(\d{1,9})")
 _OF_EPISODE = re.compile(r"(?:observations|actions|rewards|terminated)_(\d{1,9})(?:_\d{1,9})?")
 
 
-def recognises(path: Path) -> bool:
-    """Return whether a file begins like a dump of d3rlpy's version 2, or has its first version's flags."""
-    return hdf5_file.holds(path, KEYS) or hdf5_file.holds(path, (*d4rl.KEYS, d4rl.EPISODE_ENDS))
-
-
 def open_d3rlpy(path: Path) -> Hdf5Episodes | D4RL:
     """Return the dataset in a file that d3rlpy dumped."""
     return open_d4rl(path) if hdf5_file.holds(path, d4rl.KEYS[:1]) else _opened(path)

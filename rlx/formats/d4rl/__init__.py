@@ -3,6 +3,7 @@
 ``reader.open_d4rl`` opens one, ``writer.D4RLExporter`` writes it.
 """
 
+from rlx.formats.common.signs import Sign
 from rlx.formats.registry import Format
 
 KEYS = ("observations", "actions", "rewards", "terminals")
@@ -17,4 +18,13 @@ METADATA = "metadata/"
 TABLE = f"{METADATA}trajectories/"
 TABLE_COLUMNS = ("length", "episode", "from_reset", "final_recorded", "cut")
 
-FORMAT = Format("d4rl", __name__, reads="dataset", marks=KEYS, is_hdf5=True, writes=("datasets",), layout=LAYOUT)
+FORMAT = Format(
+    "d4rl",
+    __name__,
+    reads="dataset",
+    marks=KEYS,
+    is_hdf5=True,
+    writes=("datasets",),
+    layout=LAYOUT,
+    signs=(Sign(members=KEYS, lacks=(EPISODE_ENDS,)),),
+)

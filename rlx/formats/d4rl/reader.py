@@ -58,11 +58,6 @@ class D4RL(EpisodeGroups, OneFile):
                 row += episode.rows
 
 
-def recognises(path: Path) -> bool:
-    """Return whether a file has the datasets that D4RL's have."""
-    return hdf5_file.holds(path, KEYS) and not hdf5_file.holds(path, (EPISODE_ENDS,))
-
-
 @expecting(LAYOUT)
 def open_d4rl(path: Path) -> D4RL:
     """Return the dataset in a file of D4RL, or of the first version of d3rlpy."""

@@ -5,6 +5,7 @@
 
 from types import MappingProxyType
 
+from rlx.formats.common.signs import Sign
 from rlx.formats.registry import Format
 
 FOLDER = "replay_logs"
@@ -37,4 +38,12 @@ def array_name(name: str) -> str:
     return STORE + name.replace("/", ".")
 
 
-FORMAT = Format("dopamine", __name__, reads="runs", writes=("datasets",), layout=LAYOUT)
+_FIRST = file_name(ADD_COUNT, "*")
+FORMAT = Format(
+    "dopamine",
+    __name__,
+    reads="runs",
+    writes=("datasets",),
+    layout=LAYOUT,
+    signs=(Sign(files=(_FIRST,)), *(Sign(files=(f"{'*/' * depth}{FOLDER}/{_FIRST}",)) for depth in range(4))),
+)

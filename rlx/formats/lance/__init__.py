@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlx.errors import FileAccessError, imported
+from rlx.formats.common.signs import Sign
 from rlx.formats.registry import COLUMN_OPTIONS, Format
 
 VERSIONS, DATA = "_versions", "data"
@@ -30,4 +31,11 @@ def checked(path: Path) -> str:
     return str(path)
 
 
-FORMAT = Format("lance", __name__, reads="dataset", options=COLUMN_OPTIONS, writes=("datasets",))
+FORMAT = Format(
+    "lance",
+    __name__,
+    reads="dataset",
+    options=COLUMN_OPTIONS,
+    writes=("datasets",),
+    signs=(Sign(files=(f"{VERSIONS}/*.manifest",)),),
+)

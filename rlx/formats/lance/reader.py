@@ -13,7 +13,7 @@ from rlx.files.location import checked_name
 from rlx.formats.common.fields import expecting
 from rlx.formats.common.provenance import read_notes_beside
 from rlx.formats.common.rows.table import ArrowTable, Table, TablePlace, TableRun, open_table
-from rlx.formats.lance import DATA, LAYOUT, VERSIONS, checked, lance
+from rlx.formats.lance import DATA, FORMAT, LAYOUT, VERSIONS, checked, lance
 from rlx.formats.registry import COLUMN_PATHS
 
 # Offsets of the columns' metadata, of its table and of the buffers' table; lengths of the tables; version.
@@ -63,11 +63,6 @@ class LanceFile:
         return found
 
 
-def recognises(path: Path) -> bool:
-    """Return whether a directory is a Lance dataset; does not need pylance."""
-    return (path / VERSIONS).is_dir() and any((path / VERSIONS).glob("*.manifest"))
-
-
 @expecting(LAYOUT)
 def open_lance(path: Path, **columns: str) -> TableRun:
     """Return the dataset in a Lance directory; ``columns`` are names of columns by option."""
@@ -111,7 +106,7 @@ def _file(path: Path) -> Iterator[LanceFile]:
     module = lance()
     if not path.is_dir():
         raise SourceNotFoundError(f"{path} is missing")
-    if not recognises(path):
+    if not FORMAT.recognises(path):
         raise SourceNotFoundError(f"{path / VERSIONS} has no *.manifest")
     for file_of_dataset in path.glob("_*/*"):  # manifests, transactions, deletions
         check_readable(file_of_dataset)

@@ -192,11 +192,6 @@ class _Columns:
         return rows.reshape(len(rows), *field.shape)
 
 
-def recognises(path: Path) -> bool:
-    """Return whether a directory is a LeRobot dataset, of any version."""
-    return (path / INFO).is_file()
-
-
 @expecting(_LAYOUT)
 def open_lerobot(path: Path) -> LeRobot:
     """Return the dataset in a directory."""

@@ -3,6 +3,15 @@
 ``reader.open_mds`` opens one; ``writer.MdsExporter`` writes one.
 """
 
+from rlx.formats.common.signs import Sign
 from rlx.formats.registry import COLUMN_OPTIONS, Format
 
-FORMAT = Format("mds", __name__, reads="dataset", options=COLUMN_OPTIONS, marks=("index.json",), writes=("datasets",))
+FORMAT = Format(
+    "mds",
+    __name__,
+    reads="dataset",
+    options=COLUMN_OPTIONS,
+    marks=("index.json",),
+    writes=("datasets",),
+    signs=(Sign(files=("index.json",), text=b'"mds"'),),
+)

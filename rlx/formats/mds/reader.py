@@ -188,14 +188,6 @@ class MdsTable:
         return Shard(self._path / shard.name, shard.samples, shard.size, self._encodings, shard.compression)
 
 
-def recognises(path: Path) -> bool:
-    """Return whether a directory has the index of an MDS dataset."""
-    try:
-        return (path / INDEX).is_file() and '"mds"' in (path / INDEX).read_text(encoding="utf-8")[:_MAX_INDEX_BYTES]
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
 @expecting(LAYOUT)
 def open_mds(path: Path, **columns: str) -> TableRun:
     """Return the dataset in an MDS directory; ``columns`` are names of columns by option."""

@@ -12,6 +12,7 @@ from rlx.schema import Field
 
 METADATA = "metadata.json"
 MAIN_DATA = "main_data.hdf5"
+MAX_DEPTH = 5  # of a dataset below the directory of all
 NAMED = "episode_{}"  # an episode's name for users, and in HDF5 its group
 ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*")
 LAYOUT = (

@@ -24,7 +24,7 @@ from rlx.formats.common.skipping import add_hint, is_skipping, skippable, skippi
 from rlx.formats.common.source import EpisodeGroups
 from rlx.formats.minari import arrow
 from rlx.formats.minari.episode import Episode, EpisodeDataset, MinariFields, StoredEpisode, fields_of
-from rlx.formats.minari.layout import ID, LAYOUT, MAIN_DATA, METADATA, NAMED, STEPS, Space, check
+from rlx.formats.minari.layout import ID, LAYOUT, MAIN_DATA, MAX_DEPTH, METADATA, NAMED, STEPS, Space, check
 from rlx.schema import Schema
 
 _MAX_METADATA_BYTES = 64 * 2**20
@@ -36,7 +36,6 @@ dataset_size
 _KNOWN = frozenset({*_METADATA.split(), KEY})
 _EPISODE = re.compile(r"episode_\d{1,12}")
 _STORAGES = ("hdf5", "arrow", "parquet")
-_MAX_DEPTH = 5
 _MAX_MISSING = 10_000
 # The versions of one layout: Minari reads only those that it lists.
 _VERSIONS = re.compile(r"0\.[45](\.\w+)*")
@@ -176,7 +175,7 @@ def _data_directories(directory: Path, depth: int) -> Iterator[Path]:
         return
     if _is_data(directory / "data"):
         yield directory / "data"
-    elif depth < _MAX_DEPTH:
+    elif depth < MAX_DEPTH:
         for child in directory.iterdir():
             if child.is_dir() and not child.is_symlink():
                 yield from _data_directories(child, depth + 1)

@@ -5,6 +5,7 @@
 
 from collections.abc import Mapping
 
+from rlx.formats.common.signs import Sign
 from rlx.formats.registry import Format
 
 SUFFIX = ".npy"
@@ -17,4 +18,6 @@ LAYOUT = (
     f"next/truncated [S]; and perhaps of one row per trajectory: trajectories/{', trajectories/'.join(TABLE)}"
 )
 
-FORMAT = Format("npz", __name__, reads="dataset", writes=("datasets", "batches"))
+FORMAT = Format(
+    "npz", __name__, reads="dataset", writes=("datasets", "batches"), signs=(Sign(archived=("next/reward.npy",)),)
+)

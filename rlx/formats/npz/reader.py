@@ -218,17 +218,6 @@ class _Columns(StreamColumns):
         return rows
 
 
-def recognises(path: Path) -> bool:
-    """Return whether a file is an archive of arrays with ``next/reward``."""
-    if not path.is_file() or not zipfile.is_zipfile(path):
-        return False
-    try:
-        with opened(path) as archive:
-            return "next/reward" in archive.names
-    except SourceError:
-        return False
-
-
 @expecting(LAYOUT)
 def open_npz(path: Path) -> Npz:
     """Return the dataset in an archive."""

@@ -31,6 +31,7 @@ from rlx.formats.common.parquet_file import ParquetParts, translated
 from rlx.formats.common.rows.episodes import Batch
 from rlx.formats.common.rows.table import ArrowFile, ArrowTable, Table
 from rlx.formats.common.rows.ted_fields import DERIVED, FROM_RESET, TERMINATED, TRAJECTORY, TRUNCATED, picture_type
+from rlx.formats.parquet import JOINED
 from rlx.formats.registry import COLUMN_PATHS
 from rlx.store.foreign_types import pyarrow
 
@@ -68,7 +69,6 @@ _JOINED: Mapping[str, str] = MappingProxyType(
     }
 )
 # Directory of gradlab's table of steps.
-JOINED = "transitions"
 _KEPT_ROWS = 2**14
 _REWARDS = "rewards"
 # Name of the fields in columns that end so, of tables of one row per episode.

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from rlx.errors import SourceError
 from rlx.formats.common.fields import expecting
-from rlx.formats.common.parquet_file import ParquetParts, files_of, is_parquet, opened, parts_of
+from rlx.formats.common.parquet_file import ParquetParts, opened, parts_of
 from rlx.formats.common.provenance import KEY, read_notes
 from rlx.formats.common.rows.episodes import EPISODES_WITHOUT_STEP
 from rlx.formats.common.rows.table import Table, TablePlace, TableRun, open_table
-from rlx.formats.parquet.known import JOINED, has_episodes, is_joined, list_lengths, notes_of, parts_beside, table_of
+from rlx.formats.parquet import JOINED
+from rlx.formats.parquet.known import has_episodes, is_joined, list_lengths, notes_of, parts_beside, table_of
 from rlx.formats.registry import COLUMN_PATHS
 
 _EPISODES_LAYOUT = (
@@ -28,11 +29,6 @@ _STEPS_LAYOUT = (
     "expected Parquet of one row per step: columns observation, action, next/reward, next/terminated, next/truncated, "
     "numbers, or lists of one length in every row"
 )
-
-
-def recognises(path: Path) -> bool:
-    """Return whether a path is Parquet, or a directory of such files; does not need pyarrow."""
-    return is_parquet(path) or any(map(is_parquet, files_of(path, JOINED)[:1]))
 
 
 def open_parquet(path: Path, split: str | None = None, **columns: str) -> TableRun:

@@ -5,6 +5,7 @@
 
 import re
 
+from rlx.formats.common.signs import Sign
 from rlx.formats.registry import Format
 
 LAYOUT = (
@@ -65,4 +66,10 @@ def shard_file(game: str, run: int, shard: int) -> str:
     return f"{game}/run_{run}-{shard:05d}-of-{num_shards(game):05d}"
 
 
-FORMAT = Format("rlu", __name__, reads="runs", layout=LAYOUT)
+FORMAT = Format(
+    "rlu",
+    __name__,
+    reads="runs",
+    layout=LAYOUT,
+    signs=tuple(Sign(files=(f"{'*/' * depth}run_[1-5]-*-of-*",)) for depth in range(3)),
+)

@@ -3,6 +3,7 @@
 ``reader.open_rlds`` opens one, ``writer.RLDSExporter`` writes it.
 """
 
+from rlx.formats.common.signs import Sign
 from rlx.formats.registry import Format
 from rlx.formats.rlds.layout import FEATURES, INFO
 
@@ -13,4 +14,5 @@ FORMAT = Format(
     options={"split": str, "files": str, "last": str},
     marks=(FEATURES, INFO),
     writes=("datasets",),
+    signs=(Sign(files=(INFO, FEATURES)),),
 )

@@ -200,11 +200,6 @@ class RLDS:
             raise CorruptShardError(f"{self.root / file.name} is corrupt: record {number}: {exc}") from exc
 
 
-def recognises(path: Path) -> bool:
-    """Return whether a directory is one version of a dataset of TensorFlow Datasets."""
-    return (path / INFO).is_file() and (path / FEATURES).is_file()
-
-
 @expecting(LAYOUT)
 def open_rlds(path: Path, *, split: str | None = None, files: str | None = None, last: str = "observation") -> RLDS:
     """Return the dataset in the directory of one of its versions; the field ``split`` names the split of each step.

@@ -25,14 +25,6 @@ _DEMO = re.compile(r"demo_(\d{1,9})")
 _NAMED = "demo_{}"
 
 
-def recognises(path: Path) -> bool:
-    """Return whether a file has demonstrations."""
-    if not hdf5_file.holds(path, ("data",)):
-        return False
-    with hdf5_file.opened(path) as file:
-        return hdf5_file.is_group(file, "data") and bool(_demos(file)[0])
-
-
 @expecting(LAYOUT)
 def open_robomimic(path: Path) -> Hdf5Episodes:
     """Return the dataset in a file of robomimic; episodes are numbered as rlx noted, or as demonstrations."""

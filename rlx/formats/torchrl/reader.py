@@ -32,11 +32,6 @@ _LAYOUT = (
 )
 
 
-def recognises(path: Path) -> bool:
-    """Return whether a directory is a TensorDict of steps, or a replay buffer that TorchRL dumped."""
-    return (path / _BUFFER).is_file() or ((path / METADATA).is_file() and (path / "next/reward.memmap").is_file())
-
-
 @expecting(_LAYOUT)
 def open_torchrl(path: Path, *, time_dim: int | None = None) -> TedRun:
     """Return the steps in a directory of memory maps, of one batch dimension or of several, or in a dumped replay

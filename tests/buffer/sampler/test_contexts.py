@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from rlx.buffer.sampler.slice_starts import MASK, SLICE_END, Pad
 from rlx.buffer.sampler.slices import PrioritizedSliceSampler, SliceSampler, SliceSamplerWithoutReplacement
+from rlx.testing.listed_storage import ListedStorage, episodes
+from rlx.testing.sampler import SamplerContract
 from tests.buffer.sampler.chance import drawn_like
-from tests.buffer.sampler.listed_storage import ListedStorage, episodes
 from tests.buffer.sampler.test_slices import rings
-from tests.contracts.sampler import SamplerContract
 
 PADS: Any = st.sampled_from(["left", "right"])
 WEIGHTINGS: Any = st.sampled_from(["step", "trajectory"])

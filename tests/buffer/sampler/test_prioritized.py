@@ -15,9 +15,9 @@ from tensordict import TensorDict
 from rlx.buffer import CompressedStorage, LazyTensorStorage, ListStorage, ReplayBuffer, TensorDictReplayBuffer
 from rlx.buffer.sampler.prioritized import PrioritizedSampler
 from rlx.errors import SamplingError
+from rlx.testing.listed_storage import ListedStorage
+from rlx.testing.sampler import SamplerContract, saved
 from tests.buffer.sampler.chance import drawn_like
-from tests.buffer.sampler.listed_storage import ListedStorage
-from tests.contracts.sampler import SamplerContract, saved
 
 EPS = 1e-8
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from rlx.buffer.sampler.slices import PrioritizedSliceSampler
 from rlx.errors import SamplingError, SliceTooLongError
+from rlx.testing.listed_storage import ListedStorage, RingedStorage, episodes
+from rlx.testing.sampler import SamplerContract, saved
 from tests.buffer.sampler.chance import drawn_like
-from tests.buffer.sampler.listed_storage import ListedStorage, RingedStorage, episodes
-from tests.contracts.sampler import SamplerContract, saved
 
 
 class TestPrioritizedSliceSampler(SamplerContract):

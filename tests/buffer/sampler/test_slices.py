@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from rlx.buffer.protocol import Rows
 from rlx.buffer.sampler.slices import PrioritizedSliceSampler, SliceSampler, SliceSamplerWithoutReplacement
 from rlx.errors import SamplingError, SliceTooLongError
+from rlx.testing.listed_storage import ListedStorage, RingedStorage, episodes
+from rlx.testing.sampler import SamplerContract, saved
 from tests.buffer.sampler.chance import drawn_like
-from tests.buffer.sampler.listed_storage import ListedStorage, RingedStorage, episodes
-from tests.contracts.sampler import SamplerContract, saved
 
 Info = Mapping[Any, NDArray[Any]]
 DONE, TRUNCATED, SLICE_END = ("next", "done"), ("next", "truncated"), ("collector", "slice_end")

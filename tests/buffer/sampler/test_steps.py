@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from rlx.buffer.protocol import Rows
 from rlx.buffer.sampler.steps import ConsumingSampler, RandomSampler, SamplerWithoutReplacement
 from rlx.errors import SamplingError
+from rlx.testing.listed_storage import ListedStorage, episodes
+from rlx.testing.sampler import SamplerContract, saved
 from tests.buffer.sampler.chance import drawn_like
-from tests.buffer.sampler.listed_storage import ListedStorage, episodes
-from tests.contracts.sampler import SamplerContract, saved
 
 
 def filled(steps: int, max_size: int = 100, lanes: int = 1) -> ListedStorage:

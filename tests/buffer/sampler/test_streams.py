@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from rlx.buffer.sampler.slice_starts import SLICE_END
 from rlx.buffer.sampler.streams import StreamSampler
+from rlx.testing.listed_storage import ListedStorage, RingedStorage, episodes
+from rlx.testing.sampler import SamplerContract, saved
 from tests.buffer.sampler.chance import drawn_like
-from tests.buffer.sampler.listed_storage import ListedStorage, RingedStorage, episodes
 from tests.buffer.sampler.test_slices import rings
-from tests.contracts.sampler import SamplerContract, saved
 
 
 class TestStreams(SamplerContract):

@@ -9,9 +9,9 @@ import torch
 from tensordict import TensorDict
 
 from rlx.buffer.storage import compressed
-from rlx.buffer.storage.compressed import CompressedStorage, FrameLog, addresses
+from rlx.buffer.storage.compressed import CompressedStorage, FrameLog
 from rlx.buffer.storage.tensors import LazyTensorStorage
-from tests.contracts.storage import numbers_of, steps
+from rlx.testing.storage import numbers_of, steps
 from tests.kernels import HOW, reading
 
 SHAPE = (64, 64)
@@ -188,8 +188,8 @@ def test_it_keeps_what_a_storage_of_tensors_keeps(
 def test_frames_larger_than_a_page() -> None:
     log = FrameLog(3 * 2**20, level=1)
     frames = np.random.default_rng(0).integers(0, 255, (3, 3 * 2**20), np.uint8)
-    found = log.append(addresses(frames))
+    found = log.append([frames])
     assert (log.read(found["place"][[2, 0, 1]], found["size"][[2, 0, 1]]) == frames[[2, 0, 1]]).all()
     log.exchange(np.empty(0, np.int64), found["place"])
-    log.append(addresses(frames[:1]))
+    log.append([frames[:1]])
     assert log.nbytes < 2 * 3.1 * 2**20

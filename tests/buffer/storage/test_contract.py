@@ -8,7 +8,7 @@ from rlx.buffer.storage.compressed import CompressedStorage
 from rlx.buffer.storage.lists import ListStorage
 from rlx.buffer.storage.ring import RingStorage
 from rlx.buffer.storage.tensors import LazyMemmapStorage, LazyTensorStorage
-from tests.contracts.storage import StorageContract, TrajectoryKeysContract
+from rlx.testing.storage import StorageContract, TrajectoryKeysContract
 
 
 class TestListStorage(StorageContract, TrajectoryKeysContract):

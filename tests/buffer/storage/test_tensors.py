@@ -17,7 +17,7 @@ from rlx.buffer import LazyTensorStorage, ReplayBuffer, SliceSampler, TensorStor
 from rlx.buffer.storage import tensors
 from rlx.buffer.storage.tensors import LazyMemmapStorage
 from rlx.errors import DatasetExistsError, DiskFullError, SamplingError, SchemaMismatchError
-from tests.contracts.storage import numbers_of, steps
+from rlx.testing.storage import numbers_of, steps
 
 
 def test_the_files_are_where_one_says_and_stay_there(tmp_path: Path) -> None:

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 from rlx.errors import CorruptShardError, SourceError
-from rlx.formats.array_record.reader import ArrayRecords, open_array_record, recognises
+from rlx.formats.array_record import FORMAT
+from rlx.formats.array_record.reader import ArrayRecords, open_array_record
 from rlx.formats.array_record.record import parse
 from rlx.formats.common.source import MalformedError
 from rlx.formats.finding import find_run
 from rlx.schema import Role
+from rlx.testing.source import SourceContract, merge, read, steps_or_error
 from tests.array_record_files import CHUNK, pieces, read_records, write_records
-from tests.contracts.source import SourceContract, merge, read, steps_or_error
 
 LENGTHS = (7, 5, 3)
 
@@ -154,11 +155,11 @@ def test_frames_of_an_unknown_shape_need_options(tmp_path: Path) -> None:
 
 
 def test_which_paths_are_recognised(tmp_path: Path) -> None:
-    assert recognises(write(tmp_path / "a", pieces((4,))))
-    assert recognises(tmp_path / "a/data_0000.array_record")
+    assert FORMAT.recognises(write(tmp_path / "a", pieces((4,))))
+    assert FORMAT.recognises(tmp_path / "a/data_0000.array_record")
     (tmp_path / "b").mkdir()
     (tmp_path / "b/x.array_record").write_bytes(b"other")
-    assert not recognises(tmp_path / "b")
+    assert not FORMAT.recognises(tmp_path / "b")
     with pytest.raises(SourceError, match=r"has no file named \*.array_record"):
         open_array_record((tmp_path / "b").parent)
 

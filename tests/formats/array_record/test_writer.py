@@ -12,9 +12,9 @@ from rlx.errors import MissingExtraError
 from rlx.formats.array_record import writer
 from rlx.formats.array_record.record import parse
 from rlx.formats.common import record_files
+from rlx.testing.dataset_exporter import RICH, SAMPLES, DatasetExporterContract, whole_dataset
+from rlx.testing.source import Trajectory, read, same
 from rlx.verbs.convert import open_source
-from tests.contracts.dataset_exporter import RICH, SAMPLES, DatasetExporterContract, whole_dataset
-from tests.contracts.source import Trajectory, read, same
 
 
 def everything(path: Path) -> list[Trajectory]:

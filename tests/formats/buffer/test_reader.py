@@ -14,10 +14,11 @@ from rlx.buffer import ReplayBuffer
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.errors import CorruptShardError, SourceError
 from rlx.files.sealed import UNCHECKED
-from rlx.formats.buffer.reader import open_buffer, recognises
+from rlx.formats.buffer import FORMAT
+from rlx.formats.buffer.reader import open_buffer
 from rlx.formats.common.rows.ted_run import TedRun
 from rlx.formats.finding import find_run
-from tests.contracts.source import SourceContract, read
+from rlx.testing.source import SourceContract, read
 from tests.damage import rewrite
 from tests.formats.torchrl.test_storages import Steps, environments, episodes, told
 
@@ -44,7 +45,7 @@ def test_one_lane(tmp_path: Path, capacity: int) -> None:
     (lane,) = environments(1)
     steps = lane.steps(130)
     path = dumped(tmp_path / "buffer", steps, capacity=capacity)
-    assert recognises(path)
+    assert FORMAT.recognises(path)
     source = find_run(path, None)
     assert source.notes["format"] == "rlx's replay buffer"
     assert [told(one) for one in read(source, 0)] == episodes([steps], skipped=max(0, 130 - capacity))
@@ -117,8 +118,8 @@ def test_a_state_whose_pickle_ends_at_once(tmp_path: Path) -> None:
 def test_a_manifest_that_is_damaged_is_no_buffer(tmp_path: Path) -> None:
     path = dumped(tmp_path / "buffer", environments(1)[0].steps(5), capacity=10)
     (path / "buffer.json").write_text("{")
-    assert not recognises(path)
-    assert not recognises(tmp_path)
+    assert not FORMAT.recognises(path)
+    assert not FORMAT.recognises(tmp_path)
 
 
 def test_a_buffer_without_steps(tmp_path: Path) -> None:

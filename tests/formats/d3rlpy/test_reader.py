@@ -14,7 +14,7 @@ from rlx.errors import CorruptShardError, SourceError
 from rlx.formats.common.hdf5.episodes import Hdf5Episodes
 from rlx.formats.d3rlpy.reader import open_d3rlpy
 from rlx.formats.finding import find_run
-from tests.contracts.source import FileContract, SmallShards, merge, read, steps_or_error
+from rlx.testing.source import FileContract, SmallShards, merge, read, steps_or_error
 from tests.hdf5_files import changed, declare, delete, external, group_instead, objects, replace, set_row, soft
 
 GOLDEN = Path(__file__).parents[2] / "golden/d3rlpy"

@@ -14,9 +14,9 @@ import pytest
 from rlx.formats.common.pictures import channels_first
 from rlx.progress import Silent
 from rlx.schema import Field, Role
+from rlx.testing.dataset_exporter import RICH, SAMPLES, Arrays, DatasetExporterContract, whole_dataset
+from rlx.testing.source import Trajectory
 from rlx.verbs.export import export
-from tests.contracts.dataset_exporter import RICH, SAMPLES, Arrays, DatasetExporterContract, whole_dataset
-from tests.contracts.source import Trajectory
 
 FINAL = "the final observation of 5 of 5 trajectories"
 CUT = (

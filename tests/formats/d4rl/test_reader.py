@@ -10,7 +10,7 @@ import pytest
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.formats.d4rl.reader import D4RL, open_d4rl
 from rlx.formats.finding import find_run
-from tests.contracts.source import FileContract, SmallShards, Trajectory, merge, read, steps_or_error
+from rlx.testing.source import FileContract, SmallShards, Trajectory, merge, read, steps_or_error
 from tests.hdf5_files import (
     changed,
     declare,

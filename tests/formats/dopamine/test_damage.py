@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.formats.common.npy import read_npy
 from rlx.formats.dopamine.reader import Dopamine
-from tests.contracts.source import Trajectory, read, same
+from rlx.testing.source import Trajectory, read, same
 from tests.dopamine_files import Episode, Ring, save_npy, write_gz
 
 ARRAYS = tuple(f"$store$_{name}" for name in ("observation", "action", "reward", "terminal"))

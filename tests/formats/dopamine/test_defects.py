@@ -8,7 +8,7 @@ import pytest
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
 from rlx.formats.dopamine.reader import Dopamine
-from tests.contracts.source import Trajectory, merge, read
+from rlx.testing.source import Trajectory, merge, read
 from tests.dopamine_files import PADDING, Episode, Ring, frame, remove_suffix
 
 LENGTHS = (30, 41, 17, 60, 20, 33)

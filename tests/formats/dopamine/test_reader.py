@@ -18,7 +18,7 @@ from rlx.errors import CorruptShardError
 from rlx.formats.common.source import Source
 from rlx.formats.dopamine.reader import Dopamine, DopamineLayout, find_runs
 from rlx.schema import Field, Role
-from tests.contracts.source import SourceContract, Trajectory, merge, read, same
+from rlx.testing.source import SourceContract, Trajectory, merge, read, same
 from tests.dopamine_files import PADDING, Episode, Ring, frame, remove_suffix, row_values, write_gz
 
 SHARED = Path(__file__).parents[3] / "../shared/data/dqn"

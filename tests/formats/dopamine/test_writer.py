@@ -18,11 +18,11 @@ from rlx.errors import ExportError
 from rlx.formats.dopamine.writer import DopamineExporter
 from rlx.progress import Silent
 from rlx.schema import Field, Role, Schema
+from rlx.testing.dataset_exporter import SAMPLES, Arrays, DatasetExporterContract, random_block
+from rlx.testing.exporter import contents
+from rlx.testing.source import Trajectory, read
 from rlx.verbs.convert import open_source
 from rlx.verbs.export import SelectedShards, export_dataset
-from tests.contracts.dataset_exporter import SAMPLES, Arrays, DatasetExporterContract, random_block
-from tests.contracts.exporter import contents
-from tests.contracts.source import Trajectory, read
 from tests.dopamine_files import Episode, Ring, frame, row_values
 from tests.factories import write_dataset
 

@@ -15,8 +15,9 @@ import pytest
 from rlx.errors import CorruptShardError, OptionError, SourceNotFoundError
 from rlx.formats.common.rows.table import TableRun
 from rlx.formats.finding import find_run
-from rlx.formats.lance.reader import open_lance, recognises
-from tests.contracts.source import SourceContract, read, steps_or_error
+from rlx.formats.lance import FORMAT
+from rlx.formats.lance.reader import open_lance
+from rlx.testing.source import SourceContract, read, steps_or_error
 
 LENGTHS = (3, 1, 5)
 
@@ -117,7 +118,7 @@ def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(SourceNotFoundError, match="is missing"):
         open_lance(tmp_path / "a.lance")
     (tmp_path / "a.lance").mkdir()
-    assert not recognises(tmp_path / "a.lance")
+    assert not FORMAT.recognises(tmp_path / "a.lance")
     with pytest.raises(SourceNotFoundError, match=r"_versions has no \*.manifest"):
         open_lance(tmp_path / "a.lance")
 

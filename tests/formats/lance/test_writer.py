@@ -7,7 +7,7 @@ import lance
 import numpy as np
 import pytest
 
-from tests.contracts.dataset_exporter import RICH, SAMPLES, DatasetExporterContract, whole_dataset
+from rlx.testing.dataset_exporter import RICH, SAMPLES, DatasetExporterContract, whole_dataset
 
 
 class TestLance(DatasetExporterContract):

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from rlx.formats.lerobot.reader import open_lerobot
-from tests.contracts.source import Trajectory, read
+from rlx.testing.source import Trajectory, read
 
 GOLDEN = Path(__file__).parents[2] / "golden/lerobot"
 DATA, EPISODES = Path("data/chunk-000/file-000.parquet"), Path("meta/episodes/chunk-000/file-000.parquet")

@@ -16,10 +16,11 @@ import pytest
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.common.rows import table as row_table
+from rlx.formats.lerobot import FORMAT
 from rlx.formats.lerobot import files as lerobot_files
-from rlx.formats.lerobot.reader import LeRobot, open_lerobot, recognises
+from rlx.formats.lerobot.reader import LeRobot, open_lerobot
 from rlx.schema import Field, Role
-from tests.contracts.source import SourceContract, merge, read
+from rlx.testing.source import SourceContract, merge, read
 
 GOLDEN = Path(__file__).parents[2] / "golden/lerobot"
 DATA, EPISODES = Path("data/chunk-000/file-000.parquet"), Path("meta/episodes/chunk-000/file-000.parquet")
@@ -360,5 +361,5 @@ def test_damage(tmp_path: Path, kind: str) -> None:
 
 
 def test_which_directories_are_lerobots(tmp_path: Path) -> None:
-    assert recognises(GOLDEN)
-    assert not recognises(tmp_path)
+    assert FORMAT.recognises(GOLDEN)
+    assert not FORMAT.recognises(tmp_path)

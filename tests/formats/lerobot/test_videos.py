@@ -23,7 +23,7 @@ from rlx.formats.common.rows import table as row_table
 from rlx.formats.lerobot import files as lerobot_files
 from rlx.formats.lerobot.reader import LeRobot, open_lerobot
 from rlx.formats.lerobot.video import UNUSED, Video, check_samples
-from tests.contracts.source import SourceContract, fuzz, merge, read
+from rlx.testing.source import SourceContract, fuzz, merge, read
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 CAMERA = "observation.images.top"

@@ -17,8 +17,9 @@ import zstandard
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.formats.common.rows.table import TableRun
 from rlx.formats.finding import find_run
-from rlx.formats.mds.reader import open_mds, recognises
-from tests.contracts.source import SourceContract, read, same, steps_or_error
+from rlx.formats.mds import FORMAT
+from rlx.formats.mds.reader import open_mds
+from rlx.testing.source import SourceContract, read, same, steps_or_error
 
 GOLDEN = Path(__file__).parents[2] / "golden/mds"
 COLUMNS = {"observation": "frame", "action": "act", "reward": "r", "terminated": "done"}
@@ -93,8 +94,8 @@ def test_pickles_are_not_opened(tmp_path: Path) -> None:
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    assert recognises(GOLDEN)
-    assert not recognises(tmp_path)
+    assert FORMAT.recognises(GOLDEN)
+    assert not FORMAT.recognises(tmp_path)
     with pytest.raises(SourceNotFoundError, match=r"index.json is missing; expected an MDS dataset"):
         open_mds(tmp_path)
 
@@ -192,9 +193,9 @@ def test_bad_packed_shards(change: dict[str, Any], error: type[Exception], messa
 
 def test_an_index_that_is_no_text_is_none(tmp_path: Path) -> None:
     path = copy(tmp_path)
-    assert recognises(path)
+    assert FORMAT.recognises(path)
     (path / "index.json").write_bytes(b"\xff\xfe mds")
-    assert not recognises(path)
+    assert not FORMAT.recognises(path)
 
 
 def test_a_dataset_of_no_samples(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from rlx.formats.mds import writer
 from rlx.formats.mds.reader import open_mds
-from tests.contracts.dataset_exporter import RICH, SAMPLES, Arrays, DatasetExporterContract, whole_dataset
-from tests.contracts.source import Trajectory, read
+from rlx.testing.dataset_exporter import RICH, SAMPLES, Arrays, DatasetExporterContract, whole_dataset
+from rlx.testing.source import Trajectory, read
 from tests.formats.lerobot.peer import declare_operators
 
 

@@ -18,7 +18,7 @@ from rlx.formats.common.source import Source
 from rlx.formats.finding import find_run
 from rlx.formats.minari import arrow
 from rlx.formats.minari.reader import Minari, open_minari
-from tests.contracts.source import SourceContract, fuzz, read
+from rlx.testing.source import SourceContract, fuzz, read
 from tests.minari_files import DICT, GREY, IMAGE, TUPLE, VECTOR, read_dataset, write_dataset
 
 STORAGES = ["arrow", "parquet"]

@@ -18,9 +18,9 @@ from rlx.formats.minari.layout import MAIN_DATA, METADATA, describe
 from rlx.formats.minari.reader import Minari, find_runs, open_minari
 from rlx.progress import Silent
 from rlx.schema import Role
+from rlx.testing.source import SourceContract, Trajectory, read
 from rlx.verbs.convert import Fetched, convert
 from rlx.verbs.options import Options
-from tests.contracts.source import SourceContract, Trajectory, read
 from tests.hdf5_files import declare, delete, external, group_instead, objects, replace, resize, set_row
 from tests.minari_files import DICT, GREY, IMAGE, TUPLE, VECTOR, read_dataset, record_cart_pole, write_dataset
 

@@ -16,10 +16,7 @@ from rlx.formats.common.pictures import channels_first
 from rlx.formats.minari.writer import _environment
 from rlx.progress import Silent
 from rlx.schema import Role
-from rlx.verbs.convert import Fetched, convert, open_source
-from rlx.verbs.export import export
-from rlx.verbs.options import Options
-from tests.contracts.dataset_exporter import (
+from rlx.testing.dataset_exporter import (
     RICH,
     SAMPLES,
     Arrays,
@@ -27,7 +24,10 @@ from tests.contracts.dataset_exporter import (
     random_block,
     whole_dataset,
 )
-from tests.contracts.source import Trajectory, read
+from rlx.testing.source import Trajectory, read
+from rlx.verbs.convert import Fetched, convert, open_source
+from rlx.verbs.export import export
+from rlx.verbs.options import Options
 from tests.factories import write_dataset
 from tests.minari_files import datasets_at, read_dataset, record_cart_pole
 from tests.minari_files import write_dataset as write_minari

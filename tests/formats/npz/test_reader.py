@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from rlx.errors import CorruptShardError, SourceError
-from rlx.formats.npz.reader import open_npz, recognises
-from tests.contracts.source import FileContract, merge, read, steps_or_error, with_wrong_bytes
+from rlx.formats.npz import FORMAT
+from rlx.formats.npz.reader import open_npz
+from rlx.testing.source import FileContract, merge, read, steps_or_error, with_wrong_bytes
 
 Arrays = dict[str, Any]
 ONES, FINAL = np.ones(9), "trajectories/final/observation"
@@ -158,9 +159,9 @@ def test_any_byte_may_be_wrong(tmp_path: Path) -> None:
 
 
 def test_which_archives_are_of_steps(tmp_path: Path) -> None:
-    assert recognises(write(tmp_path / "a.npz", steps()))
-    assert not recognises(write(tmp_path / "b.npz", {"weights": np.zeros(3)}))
-    assert not recognises(tmp_path / "c.npz")
+    assert FORMAT.recognises(write(tmp_path / "a.npz", steps()))
+    assert not FORMAT.recognises(write(tmp_path / "b.npz", {"weights": np.zeros(3)}))
+    assert not FORMAT.recognises(tmp_path / "c.npz")
 
 
 def test_texts_are_fields_and_what_else_is_there_is_named(tmp_path: Path) -> None:

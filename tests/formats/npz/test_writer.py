@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rlx.errors import ExportError
-from tests.contracts.dataset_exporter import RICH, DatasetExporterContract, random_block, whole_dataset
+from rlx.testing.dataset_exporter import RICH, DatasetExporterContract, random_block, whole_dataset
 from tests.factories import write_dataset
 
 

@@ -14,7 +14,7 @@ from PIL import Image as Pillow
 from rlx.errors import CorruptShardError, SourceError
 from rlx.formats.finding import find_run
 from rlx.formats.parquet.reader import open_parquet
-from tests.contracts.source import FileContract, SmallShards, merge, read, steps_or_error, with_wrong_bytes
+from rlx.testing.source import FileContract, SmallShards, merge, read, steps_or_error, with_wrong_bytes
 
 LENGTHS = (4, 1, 7)
 

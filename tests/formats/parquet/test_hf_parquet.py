@@ -8,14 +8,14 @@ import pytest
 from datasets import Image, load_dataset
 
 from rlx.formats.parquet import writer
-from tests.contracts.dataset_exporter import (
+from rlx.testing.dataset_exporter import (
     RICH,
     SAMPLES,
     Arrays,
     DatasetExporterContract,
     whole_dataset,
 )
-from tests.contracts.source import Trajectory
+from rlx.testing.source import Trajectory
 
 PICTURES = {"pictures": "observation", "colour pictures": "observation", "dict observations": "observation/camera"}
 

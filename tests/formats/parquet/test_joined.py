@@ -18,7 +18,7 @@ from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.common.rows import table as table_module
 from rlx.formats.finding import find_run
 from rlx.formats.parquet.reader import open_parquet
-from tests.contracts.source import SourceContract, fuzz, read
+from rlx.testing.source import SourceContract, fuzz, read
 
 # Numbers of the frames of each episode: the initial one, then the successor of each step. Frame 7 is in all of them.
 EPISODES = {3: [7, 40, 41, 7], 4: [7, 42], 9: [7, 7, 43]}

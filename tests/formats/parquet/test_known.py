@@ -16,7 +16,7 @@ from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.common.rows import table as table_module
 from rlx.formats.finding import find_run
 from rlx.formats.parquet.reader import open_parquet
-from tests.contracts.source import FileContract, fuzz, read
+from rlx.testing.source import FileContract, fuzz, read
 from tests.formats.parquet.test_episodes import write_jat
 
 LENGTHS, ENDS = (3, 1, 5), "tx."  # terminated, truncated, stopped by the collector

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError
 from rlx.formats.finding import find_run
-from rlx.formats.parquet.reader import open_parquet, recognises
-from tests.contracts.source import (
+from rlx.formats.parquet import FORMAT
+from rlx.formats.parquet.reader import open_parquet
+from rlx.testing.source import (
     FileContract,
     SmallShards,
     SourceContract,
@@ -205,12 +206,12 @@ def test_any_byte_may_be_wrong(tmp_path: Path) -> None:
 def test_what_is_no_parquet(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     path.write_bytes(b"PAR1, or is it?")
-    assert recognises(path)
+    assert FORMAT.recognises(path)
     with pytest.raises(CorruptShardError, match=r"a\.parquet is damaged"):
         open_parquet(path)
     path.write_bytes(b"none")
-    assert not recognises(path)
-    assert not recognises(tmp_path)
+    assert not FORMAT.recognises(path)
+    assert not FORMAT.recognises(tmp_path)
 
 
 def series(path: Path, rows: list[int], name: str = "train-{:05d}-of-{:05d}.parquet") -> Path:

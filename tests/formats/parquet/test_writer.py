@@ -7,9 +7,9 @@ import pytest
 
 from rlx.formats.parquet import writer as parquet_dataset
 from rlx.schema import Role
+from rlx.testing.dataset_exporter import RICH, DatasetExporterContract, whole_dataset
+from rlx.testing.source import read
 from rlx.verbs.convert import open_source
-from tests.contracts.dataset_exporter import RICH, DatasetExporterContract, whole_dataset
-from tests.contracts.source import read
 
 
 class TestParquet(DatasetExporterContract):

@@ -20,10 +20,10 @@ from rlx.formats.rl_unplugged.reader import RLUnplugged, RLUnpluggedLayout, find
 from rlx.store.codec import DEFAULT
 from rlx.store.dictionary import REFERENCE_ROWS, SAMPLES, reference_frames
 from rlx.store.writer import ShardFormat, train_dictionaries
+from rlx.testing.source import SourceContract, merge, read, same
 from rlx.verbs.convert import open_source
 from scripts.make_sample import SAMPLE_RUN
 from scripts.rlu_writer import tf_example, write_shard
-from tests.contracts.source import SourceContract, merge, read, same
 from tests.rlu_files import make_episode, write_run
 
 SHARED = Path(__file__).parents[3] / "../shared/data/rl_unplugged"

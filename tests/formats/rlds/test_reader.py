@@ -16,10 +16,11 @@ import pytest
 from rlx.errors import CorruptShardError, OptionError, SourceError, SourceNotFoundError
 from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.finding import find_run
-from rlx.formats.rlds.reader import RLDS, open_rlds, recognises
+from rlx.formats.rlds import FORMAT
+from rlx.formats.rlds.reader import RLDS, open_rlds
 from rlx.schema import Field, Role
+from rlx.testing.source import SourceContract, Trajectory, fuzz, merge, read
 from scripts.rlu_writer import tf_example, tf_record
-from tests.contracts.source import SourceContract, Trajectory, fuzz, merge, read
 
 GOLDEN = Path(__file__).parents[2] / "golden/rlds"
 FILE = "walks-train.tfrecord-00000-of-00001"
@@ -289,8 +290,8 @@ def test_a_feature_is_missing(tmp_path: Path, missing: str) -> None:
 
 
 def test_which_directories_are_rlds(tmp_path: Path) -> None:
-    assert recognises(GOLDEN)
-    assert not recognises(tmp_path)
+    assert FORMAT.recognises(GOLDEN)
+    assert not FORMAT.recognises(tmp_path)
 
 
 KINDS = GOLDEN.with_name("rlds_kinds")

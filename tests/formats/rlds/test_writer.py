@@ -16,10 +16,7 @@ from rlx.formats.rlds import writer as rlds
 from rlx.progress import Silent
 from rlx.schema import Field, Role
 from rlx.store.dataset import Dataset
-from rlx.verbs.convert import Fetched, convert, open_source
-from rlx.verbs.export import export
-from rlx.verbs.options import Options
-from tests.contracts.dataset_exporter import (
+from rlx.testing.dataset_exporter import (
     RICH,
     SAMPLES,
     Arrays,
@@ -28,8 +25,11 @@ from tests.contracts.dataset_exporter import (
     schema,
     whole_dataset,
 )
-from tests.contracts.exporter import contents
-from tests.contracts.source import Trajectory, read, same
+from rlx.testing.exporter import contents
+from rlx.testing.source import Trajectory, read, same
+from rlx.verbs.convert import Fetched, convert, open_source
+from rlx.verbs.export import export
+from rlx.verbs.options import Options
 from tests.factories import write_dataset
 
 GOLDEN = Path(__file__).parents[2] / "golden/rlds"

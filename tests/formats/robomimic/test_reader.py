@@ -10,7 +10,7 @@ from rlx.errors import CorruptShardError, SourceError
 from rlx.formats.common.hdf5.episodes import Hdf5Episodes
 from rlx.formats.finding import find_run
 from rlx.formats.robomimic.reader import open_robomimic
-from tests.contracts.source import FileContract, SmallShards, merge, read
+from rlx.testing.source import FileContract, SmallShards, merge, read
 from tests.hdf5_files import (
     Arrays,
     changed,

@@ -17,9 +17,7 @@ from rlx.formats.common.pictures import channels_last
 from rlx.formats.robomimic.writer import _keys
 from rlx.progress import Silent
 from rlx.schema import Field, Role
-from rlx.verbs.convert import open_source
-from rlx.verbs.export import export
-from tests.contracts.dataset_exporter import (
+from rlx.testing.dataset_exporter import (
     RICH,
     SAMPLES,
     Arrays,
@@ -28,7 +26,9 @@ from tests.contracts.dataset_exporter import (
     schema,
     whole_dataset,
 )
-from tests.contracts.source import Trajectory, read
+from rlx.testing.source import Trajectory, read
+from rlx.verbs.convert import open_source
+from rlx.verbs.export import export
 from tests.factories import write_dataset
 
 REFUSED = {

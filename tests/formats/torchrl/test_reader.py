@@ -12,8 +12,9 @@ from tensordict import TensorDict
 
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.formats.common.rows.ted_run import TedRun
-from rlx.formats.torchrl.reader import open_torchrl, recognises
-from tests.contracts.source import SourceContract, read
+from rlx.formats.torchrl import FORMAT
+from rlx.formats.torchrl.reader import open_torchrl
+from rlx.testing.source import SourceContract, read
 
 LENGTHS = (3, 1, 5)
 
@@ -183,9 +184,9 @@ def test_a_leaf_is_missing(tmp_path: Path, missing: Any) -> None:
 
 
 def test_which_directories_are_of_steps(tmp_path: Path) -> None:
-    assert recognises(write(tmp_path / "a", steps()))
-    assert not recognises(write(tmp_path / "b", TensorDict({"weights": torch.zeros(3)}, [])))
-    assert not recognises(tmp_path)
+    assert FORMAT.recognises(write(tmp_path / "a", steps()))
+    assert not FORMAT.recognises(write(tmp_path / "b", TensorDict({"weights": torch.zeros(3)}, [])))
+    assert not FORMAT.recognises(tmp_path)
 
 
 def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from rlx.errors import CorruptShardError, SourceError
-from rlx.formats.torchrl.reader import open_torchrl, recognises
+from rlx.formats.torchrl import FORMAT
+from rlx.formats.torchrl.reader import open_torchrl
+from rlx.testing.source import Trajectory, read
 from tests.conftest import Cli
-from tests.contracts.source import Trajectory, read
 
 Steps = Any  # a TensorDict, which torch.cat and torch.stack are not known to take
 
@@ -294,7 +295,7 @@ def test_a_buffer_is_recognised_and_its_state_is_named(tmp_path: Path) -> None:
     path = dump(tmp_path / "buffer", held, filled, 30)
     (path / "sampler").mkdir()
     (path / "transform.t").write_bytes(b"pickled")
-    assert recognises(path)
+    assert FORMAT.recognises(path)
     source = open_torchrl(path)
     assert source.id == "buffer"
     assert list(source.notes["not_taken"]) == ["sampler", "transform.t"]

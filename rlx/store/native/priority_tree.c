@@ -1,22 +1,15 @@
-/* Trees of priorities, drawn from and updated by one call each: rlx/buffer/sampler/priority_tree.py calls it.
+/* Trees of priorities, drawn from and updated by one call each: rlx/store/native/tree.py calls it.
  *
  * It does what PriorityTree does with numpy, in the same order of additions, so that both give the same bits. Plain C99
  * without Python. Priorities are floats above 0 whose bits are compared as integers, which have the same order; 0 is an
  * empty row.
  */
 
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#if defined(__GNUC__)
-#define PREFETCH(address) __builtin_prefetch((const void *)(address))
-#else
-#define PREFETCH(address) ((void)(address))
-#endif
+#include "native.h"
 
-enum { SHIFT = 5, WIDTH = 1 << SHIFT, HALF = WIDTH / 2, GROUP = 8, GROUPS = WIDTH / GROUP, AHEAD = 16, LINE = 16, MOST_LEVELS = 12 };
-enum { DONE = 0, OUTSIDE = 1 };
+enum { SHIFT = 5, WIDTH = 1 << SHIFT, HALF = WIDTH / 2, GROUP = 8, GROUPS = WIDTH / GROUP, AHEAD = 16, LINE = 16, MOST_LEVELS = 8 };
 
 /* Node i of a level has the children 32 i to 32 i + 31 of the level below; the last level has the root alone. */
 struct tree {

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from hatch_build import compile_kernel
 from rlx.errors import CorruptDatasetError
-from rlx.store import kernel as kernel_module
 from rlx.store.chunk_codec import ZstdChunks
 from rlx.store.dataset import Dataset
 from rlx.store.dictionary import trained_dictionary
-from rlx.store.kernel import SWITCH, address, kernel
+from rlx.store.native import library as library_module
+from rlx.store.native import libzstd as libzstd_module
+from rlx.store.native.kernel import kernel
+from rlx.store.native.library import SWITCH
 from tests.factories import LARGE, make_block, relist, write_dataset
 from tests.kernels import HOW, built, reading
 
@@ -97,11 +99,10 @@ def images(count: int, row_bytes: int, seed: int = 0) -> NDArray[np.uint8]:
 
 def encoded(codec: ZstdChunks, rows: NDArray[np.uint8], like: NDArray[np.int64], room: int) -> list[bytes]:
     """The frame of each row, written to outputs of this room."""
-    at = address(rows) + np.arange(len(rows)) * rows.shape[1]
     sizes, done, frames = np.empty(len(rows), np.int32), 0, []
     while done < len(rows):
         out = np.full(room + 8, 7, np.uint8)
-        count = codec.encode_at(at[done:], like[done:], out[:room], sizes[done:])
+        count = codec.encode_rows([rows], np.arange(done, len(rows)), like[done:], out[:room], sizes[done:])
         ends = np.cumsum(sizes[done : done + count])
         assert (out[room:] == 7).all()
         if not count:
@@ -125,9 +126,9 @@ def test_encoded_frames_are_those_of_the_rows(row_bytes: int, references: int | 
     rows[[3, 9]] = rows[2]
     parts = images(references or 0, row_bytes)
     dictionary = b"" if references is None else b"begin" + parts.tobytes()
-    like = np.zeros(len(rows), np.int64)
-    like[[3, 9, 10]] = address(rows) + 2 * row_bytes
-    repeated = [bool(other) and rows[i].tobytes() == rows[2].tobytes() for i, other in enumerate(like)]
+    like = np.full(len(rows), -1)
+    like[[3, 9, 10]] = 2
+    repeated = [other >= 0 and rows[i].tobytes() == rows[2].tobytes() for i, other in enumerate(like)]
     sizes = []
     for how in HOW:
         with reading(how):
@@ -148,7 +149,7 @@ def test_the_kernel_finds_what_moves_little_and_leaves_the_rest_to_zstd() -> Non
         totals = []
         for how in HOW:
             with reading(how):
-                frames = encoded(ZstdChunks(7056, 6, dictionary), rows, np.zeros(len(rows), np.int64), 1 << 22)
+                frames = encoded(ZstdChunks(7056, 6, dictionary), rows, np.full(len(rows), -1), 1 << 22)
                 totals.append(sum(map(len, frames)))
         assert totals[0] <= most * totals[1]
 
@@ -159,24 +160,24 @@ def test_it_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog:
     if library is None:
         pytest.skip("no C compiler")
     monkeypatch.delenv(SWITCH, raising=False)
-    monkeypatch.setattr(kernel_module, "LIBRARY", library)
+    monkeypatch.setattr(library_module, "LIBRARY", library)
     kernel.cache_clear()
     assert kernel() is not None
-    for name, value, message in (
-        ("LIBRARY", tmp_path / "none", ""),
-        ("_VERSION", 0, "has version 5, expected 0"),
-        ("_ZSTD_MODULES", ("rlx.none", "none.none"), "none of rlx.none, none.none has libzstd"),
+    for module, name, value, message in (
+        (library_module, "LIBRARY", tmp_path / "none", ""),
+        (library_module, "VERSION", 0, "has version 6, expected 0"),
+        (libzstd_module, "MODULES", ("rlx.none", "none.none"), "none of rlx.none, none.none has libzstd"),
     ):
         caplog.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(kernel_module, name, value)
+            patch.setattr(module, name, value)
             kernel.cache_clear()
             assert kernel() is None
             assert message in caplog.text
     monkeypatch.setenv(SWITCH, "0")
     kernel.cache_clear()
     assert kernel() is None
-    assert not compile_kernel(tmp_path / "frames.so")
+    assert not compile_kernel(tmp_path / "compiled.so")
     monkeypatch.delenv(SWITCH)
     kernel.cache_clear()
 
@@ -185,6 +186,6 @@ def test_without_a_compiler_there_is_a_notice(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CC", str(tmp_path / "no-compiler"))
-    assert not compile_kernel(tmp_path / "frames.so")
+    assert not compile_kernel(tmp_path / "compiled.so")
     assert "compressed frames will be read in Python" in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlx.store import memory
-from rlx.store.memory import empty_rows
+from rlx.store.native import memory
+from rlx.store.native.memory import empty_rows
 
 
 def test_it_is_used_again_when_nobody_refers_to_it() -> None:

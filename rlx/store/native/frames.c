@@ -1,38 +1,21 @@
-/* Rows decoded into an array, and encoded, by one call: rlx/store/kernel.py calls it.
+/* Compressed rows decoded into an array, and rows encoded, by one call: rlx/store/native/kernel.py calls it.
  *
- * Decoding: of a dataset, it does what FieldFiles does in Python: look up where each row is, check that this is inside the file, and decode it
- * to its place. A row that is asked for twice is decoded once. Plain C99 without Python or libzstd: ctypes loads it, so
- * that no interpreter lock is held, and the caller passes libzstd's functions. All numbers are 64 bits wide.
+ * Decoding: of a dataset, it does what FieldFiles does in Python: look up where each row is, check that this is inside
+ * the file, and decode it to its place. A row that is asked for twice is decoded once. Plain C99 without Python or
+ * libzstd: ctypes loads it, so that no interpreter lock is held, and the caller passes libzstd's functions. All numbers
+ * are 64 bits wide.
  */
 
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__GNUC__)
-#define PREFETCH(address) __builtin_prefetch((const void *)(address))
-#else
-#define PREFETCH(address) ((void)(address))
-#endif
+#include "native.h"
 
 enum { INDEX_ENTRY_BYTES = 16, CRC_BYTES = 4, AHEAD = 4, LINE_BYTES = 64, MOST_LINES = 8 };
-enum { DONE = 0, OUTSIDE = 1, DAMAGED = 2, NO_MEMORY = 3 };
 
 /* ZSTD_decompress_usingDDict; the dictionary may be NULL. */
 typedef size_t (*decompress_function)(void *context, void *out, size_t room, const void *frame, size_t bytes,
                                       const void *dictionary);
-
-/* The open files of a field, by shard: FieldFiles owns the arrays. */
-struct files {
-    int64_t origin;               /* address that `data` counts from */
-    const int64_t *data;          /* where the file begins */
-    const int64_t *size;          /* its bytes */
-    const int64_t *rows;          /* rows in it; 0: not open */
-    const int64_t *codec;         /* which of the dictionaries */
-    const uint64_t *dictionaries; /* address of each, digested; 0: none */
-    int64_t row_bytes;
-};
 
 struct entry {
     const uint8_t *frame;
@@ -47,7 +30,7 @@ struct decoder {
 };
 
 /* Of all functions of the library, those of other files included. */
-int64_t rlx_version(void) { return 5; }
+int64_t rlx_version(void) { return 6; }
 
 static uint64_t little_endian(const uint8_t *bytes) {
     uint64_t value = 0;
@@ -55,25 +38,22 @@ static uint64_t little_endian(const uint8_t *bytes) {
     return value;
 }
 
-static const uint8_t *file_of(const struct files *files, int64_t shard) {
-    return (const uint8_t *)(uintptr_t)(files->origin + files->data[shard]);
+/* The entry of a row in the index at the end of its file; NULL if it is outside. */
+static const uint8_t *index_entry(const struct files *files, int64_t file, int64_t row) {
+    if (file < 0 || file >= files->count) return NULL;
+    const int64_t rows = files->rows[file], room = files->size[file] - CRC_BYTES;
+    if (row < 0 || row >= rows || rows > room / INDEX_ENTRY_BYTES) return NULL;
+    return file_of(files, file) + room - (rows - row) * INDEX_ENTRY_BYTES;
 }
 
-/* The entry of a row in the index at the end of its file; 0 if it is outside. */
-static const uint8_t *index_entry(const struct files *files, int64_t shard, int64_t row) {
-    const int64_t rows = files->rows[shard];
-    if (row < 0 || row >= rows || rows > (files->size[shard] - CRC_BYTES) / INDEX_ENTRY_BYTES) return NULL;
-    const int64_t index = files->size[shard] - CRC_BYTES - rows * INDEX_ENTRY_BYTES;
-    return file_of(files, shard) + index + row * INDEX_ENTRY_BYTES;
-}
-
-/* Position of the frame of a row; 0 if any byte of it is outside its file. The index is not trusted. */
-static int locate(const struct files *files, int64_t shard, const uint8_t *at, struct entry *found) {
-    const uint64_t size = (uint64_t)files->size[shard], start = little_endian(at), bytes = little_endian(at + 8);
+/* Position of a frame; 0 if any byte of it is outside its file. */
+static int locate(const struct files *files, int64_t file, uint64_t start, uint64_t bytes, struct entry *found) {
+    if (file < 0 || file >= files->count || files->size[file] < 0) return 0;
+    const uint64_t size = (uint64_t)files->size[file];
     if (bytes > size || start > size - bytes) return 0;
-    found->frame = file_of(files, shard) + start;
+    found->frame = file_of(files, file) + start;
     found->bytes = bytes;
-    found->dictionary = (const void *)(uintptr_t)files->dictionaries[files->codec[shard]];
+    found->dictionary = (const void *)(uintptr_t)files->dictionary[file];
     return 1;
 }
 
@@ -135,14 +115,15 @@ static int64_t decode(const struct decoder *decoder, int64_t count, int64_t run,
     return status;
 }
 
-static int64_t locate_each(const struct files *files, int64_t count, int64_t run, const int64_t *shard,
+static int64_t locate_each(const struct files *files, int64_t count, int64_t run, const int64_t *file,
                            const int64_t *row, struct entry *entries) {
     for (int64_t i = 0; i < count; i++) {
         const int64_t ahead = i + 2 * AHEAD;
-        if (ahead < count) PREFETCH(index_entry(files, shard[ahead], row[ahead]));
+        if (ahead < count) PREFETCH(index_entry(files, file[ahead], row[ahead]));
         for (int64_t j = 0; j < run; j++) {
-            const uint8_t *at = index_entry(files, shard[i], row[i] + j);
-            if (!at || !locate(files, shard[i], at, entries + i * run + j)) return OUTSIDE;
+            const uint8_t *at = index_entry(files, file[i], row[i] + j);
+            if (!at || !locate(files, file[i], little_endian(at), little_endian(at + 8), entries + i * run + j))
+                return OUTSIDE;
         }
     }
     return DONE;
@@ -150,34 +131,33 @@ static int64_t locate_each(const struct files *files, int64_t count, int64_t run
 
 /* Write runs of consecutive rows of a field to `out`: neighbours are decoded after each other, as they share the cache.
  *
- * shard, row: [count] the shard of each run, and the first of its rows.
- * out: [run, count, row_bytes].
+ * file, row: [count] the file of each run, and the first of its rows.
+ * out: [run, count, row_bytes], of `room` bytes.
  * failed: on DAMAGED, what libzstd returned.
  */
 int64_t rlx_read_frames(const struct decoder *decoder, const struct files *files, int64_t count, int64_t run,
-                        const int64_t *shard, const int64_t *row, uint8_t *out, int64_t *failed) {
+                        const int64_t *file, const int64_t *row, uint8_t *out, int64_t room, int64_t *failed) {
+    if (!fills(count, run, files->row_bytes, room)) return OUTSIDE;
     const int64_t rows = count * run;
     struct entry *entries = malloc((size_t)rows * sizeof *entries + 1);
-    int64_t status = entries ? locate_each(files, count, run, shard, row, entries) : NO_MEMORY;
-    if (status == DONE) status = decode(decoder, rows, run, entries, files->row_bytes, out, failed);
+    int64_t status = entries ? locate_each(files, count, run, file, row, entries) : NO_MEMORY;
+    if (status == DONE && rows) status = decode(decoder, rows, run, entries, files->row_bytes, out, failed);
     free(entries);
     return status;
 }
 
-/* The same of frames in this process's own memory, which are trusted.
+/* The same of frames whose places are known.
  *
- * frame, bytes, dictionary: [count] address and size of each, and address of its digested dictionary or 0.
+ * file, start, bytes: [count] where each is.
  */
-int64_t rlx_decode_frames(const struct decoder *decoder, int64_t count, const int64_t *frame, const int64_t *bytes,
-                          const int64_t *dictionary, int64_t row_bytes, uint8_t *out, int64_t *failed) {
+int64_t rlx_decode_frames(const struct decoder *decoder, const struct files *files, int64_t count, const int64_t *file,
+                          const int64_t *start, const int64_t *bytes, uint8_t *out, int64_t room, int64_t *failed) {
+    if (!fills(count, 1, files->row_bytes, room)) return OUTSIDE;
     struct entry *entries = malloc((size_t)count * sizeof *entries + 1);
-    if (!entries) return NO_MEMORY;
-    for (int64_t i = 0; i < count; i++) {
-        entries[i].frame = (const uint8_t *)(uintptr_t)frame[i];
-        entries[i].bytes = (uint64_t)bytes[i];
-        entries[i].dictionary = (const void *)(uintptr_t)dictionary[i];
-    }
-    const int64_t status = decode(decoder, count, 1, entries, row_bytes, out, failed);
+    int64_t status = entries ? DONE : NO_MEMORY;
+    for (int64_t i = 0; status == DONE && i < count; i++)
+        if (!locate(files, file[i], (uint64_t)start[i], (uint64_t)bytes[i], entries + i)) status = OUTSIDE;
+    if (status == DONE && count) status = decode(decoder, count, 1, entries, files->row_bytes, out, failed);
     free(entries);
     return status;
 }
@@ -271,14 +251,17 @@ void rlx_free_encoder(struct encoder *encoder) {
     free(encoder);
 }
 
-/* An encoder of rows; NULL without memory.
+/* An encoder of rows; NULL without memory, or if the sizes cannot be.
  *
  * context: of libzstd, with its level and dictionary set; it and the dictionary must live as long.
- * references: how many of the rows before `end`, the end of the dictionary, are looked up; 0: zstd always searches.
+ * references: how many of the rows at the end of the dictionary are looked up; 0: zstd always searches.
  * bound: most bytes of a frame.
  */
 struct encoder *rlx_new_encoder(compress_function compress, sequences_function compress_sequences, void *context,
-                                int64_t row_bytes, int64_t references, const uint8_t *end, int64_t bound) {
+                                int64_t row_bytes, int64_t references, const uint8_t *dictionary,
+                                int64_t dictionary_bytes, int64_t bound) {
+    if (row_bytes <= 0 || bound < 0 || bound > INT32_MAX || references < 0) return NULL;
+    if (dictionary_bytes < 0 || references > dictionary_bytes / row_bytes) return NULL;
     struct encoder *encoder = calloc(1, sizeof *encoder);
     if (!encoder) return NULL;
     encoder->compress = compress;
@@ -287,7 +270,7 @@ struct encoder *rlx_new_encoder(compress_function compress, sequences_function c
     encoder->row_bytes = (size_t)row_bytes;
     encoder->references = (size_t)(references < MOST_REFERENCES ? references : MOST_REFERENCES);
     encoder->words = encoder->references ? encoder->row_bytes / WORD : 0;
-    encoder->reference = end - encoder->references * encoder->row_bytes;
+    encoder->reference = encoder->references ? dictionary + dictionary_bytes - encoder->references * encoder->row_bytes : NULL;
     encoder->bound = (size_t)bound;
     encoder->first = malloc((encoder->words + 1) * sizeof *encoder->first);
     encoder->word = malloc((encoder->words * encoder->references + 1) * sizeof *encoder->word);
@@ -432,17 +415,34 @@ static size_t encode(struct encoder *encoder, const uint8_t *row, const uint8_t 
     return searched;
 }
 
+/* Arrays of rows [count, row_bytes], which are numbered one array after the other. */
+struct rows {
+    const uint8_t *first;
+    int64_t count;
+};
+
+/* Where a row is; NULL if no array has it. */
+static const uint8_t *row_of(const struct rows *arrays, int64_t count, int64_t number, size_t row_bytes) {
+    for (int64_t i = 0; number >= 0 && i < count; number -= arrays[i++].count)
+        if (number < arrays[i].count) return arrays[i].first + (size_t)number * row_bytes;
+    return NULL;
+}
+
 /* Write frames of rows after each other to `out`, until one does not fit.
  *
- * row, like: [count] address of each row, and of one that it may repeat or 0.
+ * row, like: [count] number of each row, and of one that it may repeat or -1.
+ * out: of `room` bytes.
  * sizes: [count] bytes of each frame; 0 of a row that repeats the other and has none. That of the first that did not
  *     fit is set too.
  * done: how many rows are done; on DAMAGED, what libzstd returned.
  */
-int64_t rlx_encode_frames(struct encoder *encoder, int64_t count, const int64_t *row, const int64_t *like, uint8_t *out,
-                          int64_t room, int32_t *sizes, int64_t *done) {
+int64_t rlx_encode_frames(struct encoder *encoder, int64_t arrays_count, const struct rows *arrays, int64_t count,
+                          const int64_t *row, const int64_t *like, uint8_t *out, int64_t room, int32_t *sizes,
+                          int64_t *done) {
     for (*done = 0; *done < count; ++*done) {
-        const uint8_t *mine = (const uint8_t *)(uintptr_t)row[*done], *other = (const uint8_t *)(uintptr_t)like[*done];
+        const uint8_t *mine = row_of(arrays, arrays_count, row[*done], encoder->row_bytes);
+        const uint8_t *other = row_of(arrays, arrays_count, like[*done], encoder->row_bytes);
+        if (!mine || (!other && like[*done] != -1)) return OUTSIDE;
         sizes[*done] = 0;
         if (other && !memcmp(mine, other, encoder->row_bytes)) continue;
         const uint8_t *frame;
@@ -452,7 +452,7 @@ int64_t rlx_encode_frames(struct encoder *encoder, int64_t count, const int64_t 
             return DAMAGED;
         }
         sizes[*done] = (int32_t)bytes;
-        if (bytes > (size_t)room) return DONE;
+        if ((int64_t)bytes > room) return DONE;
         memcpy(out, frame, bytes);
         out += bytes;
         room -= (int64_t)bytes;

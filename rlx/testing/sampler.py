@@ -22,7 +22,7 @@ import torch
 
 from rlx.buffer.protocol import Rows, Sampler
 from rlx.errors import SamplingError
-from tests.buffer.sampler.listed_storage import ListedStorage, episodes
+from rlx.testing.listed_storage import ListedStorage, episodes
 
 BATCHES = 12
 

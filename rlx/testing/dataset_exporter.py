@@ -11,7 +11,9 @@ comes back when rlx reads the export again::
 """
 
 import os
+import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -29,11 +31,11 @@ from rlx.manifest import Manifest
 from rlx.progress import Silent
 from rlx.schema import TEXT, Field, Role, Schema
 from rlx.store.dataset import Dataset
+from rlx.testing.exporter import contents
+from rlx.testing.factories import cut, write_dataset
+from rlx.testing.source import Trajectory, read
 from rlx.verbs.convert import open_source
 from rlx.verbs.export import ExportReport, SelectedShards, export
-from tests.contracts.exporter import contents
-from tests.contracts.source import Trajectory, read
-from tests.factories import cut, write_dataset
 
 Arrays = dict[str, NDArray[Any]]
 _FLAGS = {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}
@@ -167,6 +169,17 @@ def _values(random: np.random.Generator, field: Field, rows: int) -> NDArray[Any
         return random.uniform(-1, 1, shape).astype(field.dtype)
     high = min((field.space or {}).get("nvec", [(field.space or {}).get("n", 256)]))
     return random.integers(0, high, shape).astype(field.dtype)
+
+
+@contextmanager
+def small_disk(disk: Path) -> Iterator[Path]:
+    """A disk of 512 kB; skips the test where it cannot be mounted."""
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount a tmpfs")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 class DatasetExporterContract:
@@ -397,6 +410,11 @@ class DatasetExporterContract:
         with pytest.raises(RuntimeError, match="no more"):
             self.export(dataset.path, path)
         assert not (tmp_path / "new").exists()
+
+    @pytest.fixture
+    def small_disk(self, tmp_path: Path) -> Iterator[Path]:
+        with small_disk(tmp_path / "disk") as disk:
+            yield disk
 
     def test_a_full_disk_leaves_nothing(self, tmp_path: Path, small_disk: Path) -> None:
         chosen = SAMPLES[self.held()[0]]

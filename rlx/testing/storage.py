@@ -24,7 +24,7 @@ from rlx.buffer.storage.ring import RingStorage
 from rlx.buffer.storage.step_schema import leaves_of
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.errors import SamplingError, SchemaMismatchError
-from tests.buffer.index.trajectory_oracle import Oracle, assert_same
+from rlx.testing.trajectory_oracle import Oracle, assert_same
 
 
 def steps(numbers: Any, *, ids: Any = 0, done: Any = False, image: tuple[int, ...] = (40, 40)) -> TensorDict:
