@@ -76,5 +76,6 @@ if TYPE_CHECKING:
     from rlx.buffer.writer import RoundRobinWriter as RoundRobinWriter
     from rlx.buffer.writer import TensorDictMaxValueWriter as TensorDictMaxValueWriter
     from rlx.buffer.writer import TensorDictRoundRobinWriter as TensorDictRoundRobinWriter
+    from rlx.buffer.writer import WholeEpisodeWriter as WholeEpisodeWriter
 
 __all__, __getattr__, __dir__ = lazily(__name__)

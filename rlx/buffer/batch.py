@@ -70,6 +70,8 @@ def rows_of(index: Any, storage: Storage) -> Rows:
             [*lanes, n] rows that ``:`` means, as numpy does: ``(lane, slice(t, u))``.
     """
     size, lanes = storage.max_size // storage.lanes, storage.lanes
+    if storage.has_gaps:
+        return _rows_between_gaps(index, storage)
     filled = len(storage) // lanes
     if isinstance(index, slice):
         rows = np.arange(lanes)[:, None] * size + np.arange(*index.indices(filled))
@@ -83,6 +85,21 @@ def rows_of(index: Any, storage: Storage) -> Rows:
     if hasattr(index, "__index__") and not getattr(index, "ndim", 0) and not isinstance(index, bool):
         return normalize([operator.index(index)], length).reshape(())
     return normalize(index, length)
+
+
+def _rows_between_gaps(index: Any, storage: Storage) -> Rows:
+    """Return the rows that an index means where others than the first of every lane are stored.
+
+    A slice is one of the stored rows, in order; numbers are rows.
+    """
+    if isinstance(index, slice):
+        return np.sort(storage.row_at(np.arange(len(storage))))[index]
+    if isinstance(index, tuple):
+        raise IndexError(f"rows {index}: expected a slice or rows, as the lanes have different numbers of steps")
+    rows = storage.max_size // storage.lanes * storage.lanes
+    if hasattr(index, "__index__") and not getattr(index, "ndim", 0) and not isinstance(index, bool):
+        return normalize([operator.index(index)], rows).reshape(())
+    return normalize(index, rows)
 
 
 def steps_at(index: Any, storage: Storage, keys: Keys | None = None) -> TensorDictBase:

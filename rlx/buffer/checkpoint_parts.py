@@ -135,8 +135,9 @@ class SavedRows:
             return rows
         if self._changes.is_reset:
             self._disown()
-        rows = self._tracked.stored(self._changes.take())
-        self._own(rows, -1)
+        changed = self._changes.take()
+        self._own(changed, -1)
+        rows = self._tracked.stored(changed)
         return np.union1d(rows, self._scattered(len(storage)))
 
     def _scattered(self, stored: int) -> Rows:

@@ -95,6 +95,15 @@ class Storage(Protocol):
         return None
 
     @property
+    def has_gaps(self) -> bool:
+        """Whether other rows than the first ones of every lane are stored: steps were dropped before new ones came."""
+        return False
+
+    def stored(self, rows: Rows) -> Rows:
+        """Return the rows among these that hold a step."""
+        return rows
+
+    @property
     def contradictions(self) -> int:
         """Number of steps whose observations contradict their trajectory ids, among those looked at so far."""
         return 0
@@ -264,7 +273,10 @@ class Sampler(Protocol):
         """
 
     def extended(self, storage: Storage, rows: Rows) -> None:  # noqa: ARG002
-        """Update the sampler after rows were written; a write must stay a write, so it does not ask for the index."""
+        """Update the sampler after rows were written, or dropped by the writer: those are not ``storage.stored``.
+
+        A write must stay a write, so it does not ask for the index.
+        """
         return  # a default, not abstract for type checkers
 
     def updated(self, storage: Storage) -> None:  # noqa: ARG002
@@ -332,6 +344,11 @@ def check_kind(name: str, part: object, kind: type) -> None:
 
 
 def rows_in_order(storage: Storage, ordinals: Rows, length: int) -> Rows:
-    """Return [n] the rows of these ordinals, as if ``length`` steps filled each lane from its first row."""
+    """Return [n] the rows of these ordinals, as if ``length`` steps filled each lane from its first row.
+
+    Between gaps, ordinals count the stored rows in order.
+    """
+    if storage.has_gaps:
+        return np.sort(storage.row_at(np.arange(len(storage))))[ordinals]
     lane, place = np.divmod(ordinals, length // storage.lanes)
     return lane * (storage.max_size // storage.lanes) + place

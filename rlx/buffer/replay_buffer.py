@@ -305,7 +305,8 @@ class ReplayBuffer(Preprocessing):
         with self._lock.write():
             if isinstance(steps, TensorDictBase):
                 rows = writer.extend(storage, steps)
-                kept = rows[rows >= 0]  # a writer may drop steps
+                kept = rows[rows >= 0]  # a writer may drop steps, new ones and stored ones
+                kept = np.append(kept, getattr(writer, "dropped", rows[:0]))
             else:
                 rows = kept = cast("RingStorage", storage).append(steps, is_step=is_step)
                 writer.cursor = storage.cursor or 0
@@ -314,7 +315,7 @@ class ReplayBuffer(Preprocessing):
                 self._sampler.extended(storage, kept)
                 self._extended(rows, steps)
             self._write_count += rows.size
-            self._written(rows)
+            self._written(kept)
         return rows
 
     def _check_form(self, form: Form) -> None:

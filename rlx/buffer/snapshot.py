@@ -46,10 +46,13 @@ def rows_state(storage: Storage) -> dict[str, torch.Tensor]:
 
 
 def ordered_rows(storage: Storage) -> Rows:
-    """Return [lanes, n] the rows of every lane, oldest first; none for a dataset, which never changes."""
+    """Return [lanes, n] the rows of every lane, oldest first; none for a dataset, which never changes.
+
+    Lanes with different numbers of steps, as after episodes were dropped, come one after the other: [1, n].
+    """
     if storage.is_read_only:
         return np.empty((1, 0), np.int64)
-    lanes = storage.lanes if len(storage) else 1
+    lanes = storage.lanes if len(storage) and not storage.has_gaps else 1
     return storage.row_at(np.arange(len(storage))).reshape(lanes, -1)
 
 
@@ -133,6 +136,11 @@ def rows_and_steps(state: Mapping[str, Any], steps: Iterable[TensorDictBase]) ->
 def in_lanes(state: Mapping[str, Any], steps: Iterable[TensorDictBase]) -> Iterator[TensorDictBase]:
     """Yield the blocks of a state's steps as they are appended to a storage: [*lanes, n]."""
     row_shape = state["storage"].get("row_shape", [])
+    if len(state["rows"]) < int(np.prod(state["lane_shape"], dtype=np.int64)):
+        raise SchemaMismatchError(
+            "checkpoint: the lanes have different numbers of steps, which a storage of another max_size cannot take",
+            hint=f"give the storage a max_size of {state['capacity']}",
+        )
     texts = Texts.restored(state["storage"].get("texts", Texts().state_dict()))
     for block in steps:
         if row_shape:

@@ -1,5 +1,6 @@
 """Writers: the rows that new steps go to."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from rlx.buffer.index.continuity import ORIGIN
 from rlx.buffer.protocol import Rows, Storage
 from rlx.buffer.sampler.prioritized import REDUCE
 from rlx.buffer.snapshot import SavedState
+from rlx.buffer.storage.ring import RingStorage
 from rlx.errors import SchemaMismatchError
 
 RankReduction = Literal["sum", "max", "min", "median", "mean"]
@@ -55,6 +57,62 @@ class RoundRobinWriter(SavedState):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of ``state_dict``."""
         self.cursor = int(state["cursor"])
+
+
+class WholeEpisodeWriter(RoundRobinWriter):
+    """``RoundRobinWriter`` that keeps no part of an episode: whole ones are dropped, the oldest first, to make room.
+
+    When new steps overwrite the first steps of an episode, the rest of it is dropped too. The episode that is being
+    written is never dropped, and its steps can be drawn. Steps of several environments are written as [envs, steps],
+    into a storage of ``ndim=2``, in which every environment has a lane. Episodes are what ``storage.index`` finds.
+
+    Args:
+        traj_key: key that identifies trajectories; by default ("collector", "traj_ids"), or "episode".
+        end_key: key, or list of keys, of the flags that end them; by default ("next", "done").
+        track_generations: as in ``RoundRobinWriter``.
+
+    Attributes:
+        dropped: [n] the rows that the last ``extend`` dropped and that are empty now.
+
+    Raises:
+        SamplingError: (at a write, which is done) the steps of an episode are not in consecutive rows of a lane; or
+            an episode has more steps than a lane has rows.
+
+    Example:
+        >>> writer = rlx.buffer.WholeEpisodeWriter()
+        >>> buffer = rlx.ReplayBuffer(storage=rlx.buffer.LazyTensorStorage(80), writer=writer)
+        >>> data = rlx.open("cartpole")
+        >>> data.trajectories.length[:6]
+        array([ 9, 11, 12, 14, 27, 21])
+        >>> for number in range(6):
+        ...     _ = buffer.extend(data.trajectory(number))
+        >>> len(buffer)  # without the first two
+        74
+    """
+
+    def __init__(
+        self, traj_key: NestedKey | None = None, end_key: Any = None, *, track_generations: bool = False
+    ) -> None:
+        super().__init__(track_generations=track_generations)
+        self.traj_key, self.end_key = traj_key, end_key
+        self.dropped: Rows = np.empty(0, np.int64)
+
+    def extend(self, storage: Storage, steps: TensorDictBase) -> Rows:
+        """Write steps [*lanes, n]; return their rows, of the same shape."""
+        if not isinstance(storage, RingStorage):
+            raise TypeError(f"{storage!r}: expected a storage of rlx that can be written to")
+        before = (slice(None),) * (storage.ndim - 1)
+        *lanes, count = steps.batch_size[: storage.ndim]
+        size = max(1, storage.max_size // max(1, math.prod(lanes)))
+        rows, dropped = [], []
+        # No more than a lane holds at once: what is overwritten unseen could be a part of anything.
+        for start in range(0, max(1, count), size):
+            rows.append(super().extend(storage, steps[(*before, slice(start, start + size))]))
+            if len(storage):
+                dropped.append(storage.drop_cut(self.traj_key, self.end_key))
+        gone = np.unique(np.concatenate([np.empty(0, np.int64), *dropped]))
+        self.dropped = np.setdiff1d(gone, storage.stored(gone), assume_unique=True)
+        return np.concatenate(rows, axis=-1)
 
 
 class TensorDictRoundRobinWriter(RoundRobinWriter):

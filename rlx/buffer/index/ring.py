@@ -49,6 +49,21 @@ class Ring:
         self.tail[lanes] += steps
         np.maximum(self.head, self.tail - self.size, out=self.head)
 
+    def drop(self, heads: Rows) -> Rows:
+        """Remove what is older than these times [lanes], at most the tails; return [n] the rows, now empty."""
+        counts = np.maximum(heads - self.head, 0)
+        lane = np.repeat(np.arange(self.lanes), counts)
+        rows = self.row(lane, np.arange(len(lane)) + np.repeat(self.head - np.cumsum(counts) + counts, counts))
+        self.pushes += 1
+        np.maximum(self.head, heads, out=self.head)
+        return rows
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether the stored rows of the lanes are other than the first ones, as many of each lane."""
+        filled = self.tail - self.head
+        return bool(((self.head > 0) & (filled < self.size)).any() or filled.min() != filled.max())
+
     def next_rows(self, steps: int) -> Rows:
         """Return [lanes, n] the rows of the next steps of every lane."""
         if self.lanes > 1:

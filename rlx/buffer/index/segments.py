@@ -80,12 +80,14 @@ class Segments:
         trajectories: ``head`` and ``tail``: the first and the last stored segment, -1 without. ``length``: steps up to
             the last one, overwritten ones included. ``lane``: where it is going on. ``born``: orders first writes.
         strays: how many writes began with the id of an open trajectory, but elsewhere than where one led to.
+        is_interleaved: whether a trajectory went on elsewhere than in the row after its last step.
     """
 
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
         self.log = LaneLog(ring.lanes)
         self.strays = 0
+        self.is_interleaved = False
         self._records = Records(np.zeros(1, _SEGMENT))
         blank = np.zeros(1, _TRAJECTORY)
         blank["head"] = -1
@@ -233,6 +235,17 @@ class Segments:
         """Drop what is older than the lanes' heads."""
         self._trim(np.flatnonzero(self.ring.head < self.ring.tail))
 
+    def whole_from(self) -> Rows:
+        """Return [lanes] the times from which each lane has no trajectory whose first steps were overwritten.
+
+        In lanes without interleaved trajectories.
+        """
+        heads = self.ring.head.copy()
+        lanes = np.flatnonzero(heads < self.ring.tail)
+        oldest = self.table[self.log.at(lanes, heads[lanes])]
+        heads[lanes] = np.where(oldest["time"] < heads[lanes], oldest["time"] + oldest["length"], heads[lanes])
+        return heads
+
     def about_to_end(self, head: Rows) -> tuple[Rows, Rows]:
         """Return [n] open trajectories that lose their last stored step if lanes begin at times [lanes] ``head``.
 
@@ -309,6 +322,7 @@ class Segments:
         for name in ("next", "sealed"):
             self.table[name][at] = run[name][joins]
         self.table[number[new]] = run[new]
+        self.is_interleaved |= bool((run["previous"][new] >= 0).any())
         self.log.append(run["lane"][new], run["time"][new], number[new])
         self.ring.push(lanes, np.bincount(inverse, run["length"]).astype(np.int64))
 

@@ -14,6 +14,7 @@ from rlx.buffer.index.continuity import Evidence, Facts, Flags
 from rlx.buffer.index.ring import Ring
 from rlx.buffer.index.segments import Runs, Segments, empty_segments, load_segments, save_segments
 from rlx.buffer.protocol import Rows
+from rlx.errors import SamplingError
 
 logger = logging.getLogger(__name__)
 # What is declared of the steps at rows.
@@ -104,7 +105,9 @@ class RingTrajectoryIndex:
                 self._settle()
             segments, mine = self._segments, self._segments.ring
         counts = ring.tail - mine.tail
-        if not counts.any():
+        if not counts.any():  # as after steps were dropped
+            segments.trim()
+            mine.pushes = ring.pushes
             return
         lane = np.repeat(np.arange(ring.lanes), counts)
         first = np.cumsum(counts) - counts
@@ -115,6 +118,26 @@ class RingTrajectoryIndex:
         self._write(segments, facts, lost=unknown.astype(np.int64) if is_new else None)
         segments.ring.pushes = ring.pushes
         self._segments = segments
+
+    def whole_from(self) -> Rows:
+        """Return [lanes] the times from which each lane has whole trajectories alone.
+
+        Raises:
+            SamplingError: trajectories are interleaved in a lane, or one is longer than its lane.
+        """
+        self.catch_up()
+        if self._segments.is_interleaved:
+            raise SamplingError(
+                "whole episodes: the steps of one are not in consecutive rows, because others came between them",
+                hint="write the steps of several environments as [envs, steps], into a storage of ndim=2",
+            )
+        heads = self._segments.whole_from()
+        if (heads >= self._segments.ring.tail)[self._segments.ring.tail > 0].any():
+            raise SamplingError(
+                f"whole episodes: one has more than {self._segments.ring.size:,} steps, the size of a lane",
+                hint="give the storage a larger max_size",
+            )
+        return heads
 
     def _facts(self, rows: Rows) -> Facts:
         if self._columns is None:

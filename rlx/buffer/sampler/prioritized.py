@@ -111,9 +111,12 @@ class PrioritizedSampler(SeededSampler):
         return rows, {PRIORITY_WEIGHT: self._corrections(weights)}
 
     def extended(self, storage: Storage, rows: Rows) -> None:
-        """Give written rows the priority of new steps."""
+        """Give written rows the priority of new steps; forget that of dropped ones."""
         self._check_capacity(storage)
         rows = rows.reshape(-1)
+        if storage.has_gaps:
+            self._tree.write(rows, np.float32(0), np.float32(0))
+            rows = storage.stored(rows)
         priority = self._most_given
         if self.max_priority_within_buffer:
             self._tree.write(rows, np.float32(0), np.float32(0))  # what is overwritten takes its priority with it

@@ -379,7 +379,7 @@ class PrioritizedSliceSampler(Sliced, PrioritizedSampler):
         assert slice_len is not None, "only whole trajectories have no length"
         self._weigh_anew()
         index = self.index(storage)
-        self._show_perhaps_valid(index, slice_len)
+        self._show_perhaps_valid(storage, index, slice_len)
         try:
             starts = self._pick_starts(storage, index, slices, slice_len)
         finally:
@@ -425,9 +425,9 @@ class PrioritizedSliceSampler(Sliced, PrioritizedSampler):
         self._written_count = 0 if written is None else len(written)
         self._generation = None
 
-    def _show_perhaps_valid(self, index: TrajectoryIndex, slice_len: int) -> None:
+    def _show_perhaps_valid(self, storage: Storage, index: TrajectoryIndex, slice_len: int) -> None:
         """Restore hidden starts that may be valid, by what changed since the last sample."""
-        written = None if self._written is None else np.unique(_joined(self._written))
+        written = None if self._written is None else storage.stored(np.unique(_joined(self._written)))
         was_told = written is None or len(written) > 0
         is_other = not was_told and self._generation not in (None, index.generation)
         if (

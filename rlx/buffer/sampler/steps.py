@@ -321,6 +321,11 @@ class SamplerWithoutReplacement(EpochSampler):
             SamplingError: the storage is empty, or this shard or a whole batch finds too little in it.
         """
         stored = stored_steps(storage, batch_size)
+        if storage.has_gaps:
+            raise SamplingError(
+                f"{type(self).__name__}: expected a writer that drops no episodes, as an epoch has a step in every row",
+                hint="use RandomSampler, or SliceSamplerWithoutReplacement",
+            )
         epoch = self._epoch
         ordinals, length = epoch.next(
             self._draws,
@@ -393,9 +398,12 @@ class ConsumingSampler(SeededSampler):
         return rows, {}
 
     def extended(self, storage: Storage, rows: Rows) -> None:
-        """Make written rows available again."""
+        """Make written rows available again, and forget dropped ones."""
         self._make_room(storage)
-        self._add(np.unique(rows))
+        rows = np.unique(rows)
+        if storage.has_gaps:
+            self._forget(np.setdiff1d(rows, storage.stored(rows)))
+        self._add(storage.stored(rows))
 
     def emptied(self) -> None:
         """Forget all steps."""
@@ -460,6 +468,12 @@ class ConsumingSampler(SeededSampler):
         new = self._mine(rows[before <= 0])
         self._rows[self._count : self._count + len(new)] = new
         self._count += len(new)
+
+    def _forget(self, rows: Rows) -> None:
+        """Remove rows [n] that hold no step any more."""
+        self._remove(np.flatnonzero(np.isin(self._rows[: self._count], rows)))
+        self._known -= int(np.count_nonzero(self._left[rows] >= 0))
+        self._left[rows] = -1
 
     def _remove(self, places: NDArray[np.int64]) -> None:
         """Remove the available rows at places [n]: the last ones move there."""

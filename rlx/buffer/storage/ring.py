@@ -75,6 +75,7 @@ class RingStorage(SavedSteps, Storage, ABC):
         self._texts = Texts()
         self._indices: dict[TrajectoryKeys, RingTrajectoryIndex] = {}
         self._changes: list[Changes] = []
+        self._is_dropping = False  # whether steps were dropped that no new ones overwrote
         self._first_generation = 0  # of steps since the storage was emptied
         self._replaced: NDArray[np.int32] | None = None  # how often steps were replaced out of turn, by row
 
@@ -90,6 +91,33 @@ class RingStorage(SavedSteps, Storage, ABC):
     def stored(self, rows: Rows) -> Rows:
         """Return the rows among these that hold a step."""
         return rows[self._ring.holds(rows)]
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether other rows than the first ones of every lane are stored: steps were dropped before new ones came."""
+        return self._is_dropping and self._ring.has_gaps
+
+    def drop_cut(self, traj_key: Any = None, end_key: Any = None) -> Rows:
+        """Drop the steps of trajectories whose first steps were overwritten; return [n] their rows.
+
+        Args:
+            traj_key, end_key: as for ``index``.
+
+        Raises:
+            SamplingError: trajectories are interleaved in a lane, one is longer than its lane, or none is known.
+        """
+        index = self.index(traj_key, end_key)
+        assert isinstance(index, RingTrajectoryIndex)
+        heads = index.whole_from()
+        if (heads <= self._ring.head).all():
+            return np.empty(0, np.int64)
+        for known in self._indices.values():
+            known.before_overwriting(heads)
+        self._is_dropping = True
+        rows = self._ring.drop(heads)
+        for changes in self._changes:
+            changes.note(rows)
+        return rows
 
     @abstractmethod
     def _allocate(self) -> None:
@@ -149,6 +177,8 @@ class RingStorage(SavedSteps, Storage, ABC):
         found = self._ring.generation(rows)
         if self._replaced is not None:
             found += self._replaced[rows]
+        if self.has_gaps:
+            found = np.where(self._ring.holds(rows), found, -1)
         return np.where(found < 0, -1, found + self._first_generation) if self._first_generation else found
 
     def skip_generations(self, count: int) -> None:
@@ -310,6 +340,7 @@ class RingStorage(SavedSteps, Storage, ABC):
         if not 1 <= lanes <= self.max_size:
             raise SchemaMismatchError(f"{lanes} lanes: expected 1 to {self.max_size:,}, the storage's max_size")
         self._first_generation, self._replaced = self._next_generation(), None
+        self._is_dropping = False
         self._lane_shape, self._ring = lane_shape, Ring(self.max_size // lanes, lanes)
         self._provenance = Provenance(self._ring.size * lanes)
         self._indices.clear()
@@ -521,7 +552,10 @@ class RingStorage(SavedSteps, Storage, ABC):
         self.empty()
         self._texts = Texts.restored(state.get("texts", Texts().state_dict()))
         missing = len(ring)
-        for rows, block in steps:
+        for given_rows, given_block in steps:
+            rows, block = given_rows, given_block
+            if not (held := ring.holds(rows)).all():  # steps that were dropped
+                rows, block = rows[held], block[torch.from_numpy(held)]
             missing -= len(rows)
             given = leaves_of(block)
             if not self._schema:
@@ -534,6 +568,7 @@ class RingStorage(SavedSteps, Storage, ABC):
         if missing:
             raise SchemaMismatchError(f"checkpoint: {len(ring) - missing:,} steps, expected {len(ring):,}")
         self._ring, self._row_shape = ring, tuple(state.get("row_shape", ()))
+        self._is_dropping = ring.has_gaps
         if told := state.get("provenance", state.get("seams")):
             self._provenance.load_state_dict(told, ring.row_at(np.arange(len(ring))))
         # Higher than all generations of this storage: steps drawn from it before are not the restored ones.
