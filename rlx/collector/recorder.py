@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -55,6 +56,8 @@ class _Running:
     next: list[Arrays] = field(default_factory=list)
 
 
+# Of what a dataset may hold, a shard has at most one part in so many: it is dropped at once.
+_SHARDS_OF_MAX = 10
 # Recorders that are not closed yet.
 _OPEN: set[Recorder] = set()
 
@@ -82,7 +85,7 @@ class Recorder:
         observation_space, action_space: spaces of one environment.
         num_envs: n; None for one environment without a dimension of n.
         intake: takes over what the environments give.
-        path, shard_steps, reward_dtype, info_keys, id: see ``rlx.integrations.record.RecordExperience``.
+        path, shard_steps, max_steps, reward_dtype, info_keys, id: see ``rlx.integrations.record.RecordExperience``.
     """
 
     def __init__(
@@ -95,13 +98,16 @@ class Recorder:
         intake: Intake,
         *,
         shard_steps: int,
+        max_steps: int | None,
         reward_dtype: str | None,
         info_keys: Any,
         id: str | None,
     ) -> None:
         if reward_dtype not in (None, *REWARDS):
             raise OptionError(f"reward_dtype {reward_dtype!r}: expected {' or '.join(REWARDS)}")
-        self._shard_steps = check_whole("shard_steps", shard_steps)
+        self._shard_steps, self._max_steps = check_whole("shard_steps", shard_steps), max_steps
+        if max_steps is not None:
+            self._shard_steps = min(shard_steps, max(1, check_whole("max_steps", max_steps) // _SHARDS_OF_MAX))
         self._observation_space, self._action_space = observation_space, action_space
         self._n, self._rows = num_envs or 1, () if num_envs is None else (num_envs,)
         self._env, self._loop, self._remarks = intake, Intake("the loop"), Remarks()
@@ -126,6 +132,11 @@ class Recorder:
             self._writer = open_writer(self._path, described)
             self._expected, self._infos = self._more_of(flat_keys(info_keys))
             self._next_shard, self._next_episode = next_numbers(self._writer)
+            # Shards that are listed, or on their way: the oldest first, with their steps and episodes.
+            shards = sorted(self._writer.manifest.shards, key=lambda shard: int(shard.name))
+            self._shards = deque((shard.name, shard.steps, shard.trajectories) for shard in shards)
+            if max_steps is not None and (more := self._writer.manifest.steps - max_steps) > 0:
+                logger.warning("%s: %s steps more than max_steps; the oldest will be dropped", self._path, f"{more:,}")
             self._thread = stack.enter_context(ThreadPoolExecutor(1, "shard writer"))
             self._stack = stack.pop_all()
         self._take = intake.taker(observation_space, "observation")
@@ -201,6 +212,12 @@ class Recorder:
             raise CollectError("step after close: it cannot be recorded")
         if self._is_acting:  # whether the environments have moved is unknown
             self._cut()
+        if self._max_steps and any(one is not None and len(one.next) >= self._max_steps for one in self._running):
+            self._cut()
+            raise CollectError(
+                f"an episode has more than {self._max_steps:,} steps: expected at most max_steps",
+                hint="raise max_steps, or limit the steps of an episode, as gymnasium's TimeLimit does",
+            )
         if any(one is None and not (resets is not None and resets[env]) for env, one in enumerate(self._running)):
             raise CollectError(
                 "step without reset at the beginning, or after the end of an episode, or after a step that failed: it "
@@ -372,18 +389,38 @@ class Recorder:
         if not self._is_saved:  # a journal is read by the manifest's schema
             self._writer.save()
             self._is_saved = True
-        if self._journal is None:
-            self._journal = Journal(self._path / JOURNAL / shard_name(self._next_shard))
         while self._finished:
+            self._make_room(self._finished[0].steps)
+            if self._journal is None:
+                self._journal = Journal(self._path / JOURNAL / shard_name(self._next_shard))
             self._journal.append(self._finished[0])
             del self._finished[0]
-        if self._journal.steps < self._shard_steps:
-            return
+            if self._journal.steps >= self._shard_steps:
+                path, before = self._end_journal(), self._writing
+                self._writing = self._thread.submit(write_shard_of, path, self._writer)
+                if before is not None:
+                    before.result()
+
+    def _end_journal(self) -> Path:
         journal, self._journal, self._next_shard = self._journal, None, self._next_shard + 1
+        assert journal is not None
         journal.close()
-        before, self._writing = self._writing, self._thread.submit(write_shard_of, journal.path, self._writer)
-        if before is not None:
-            before.result()
+        self._shards.append((journal.path.name, journal.steps, journal.episodes))
+        return journal.path
+
+    def _make_room(self, steps: int) -> None:
+        """Drop the oldest shards, so that so many steps more are at most ``max_steps``."""
+        if self._max_steps is None:
+            return
+        held = sum(count for _, count, _ in self._shards) + (self._journal.steps if self._journal else 0)
+        dropped: list[tuple[str, int, int]] = []
+        while held + steps > self._max_steps:
+            if not self._shards:
+                self._end_journal()
+            dropped.append(self._shards.popleft())
+            held -= dropped[-1][1]
+        if dropped:
+            self._thread.submit(self._writer.drop, dropped).result()
 
     def _settle(self) -> None:
         """Decide on the dtypes of infos by the steps until the first end of an episode."""

@@ -35,14 +35,16 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
         env: the environment. It may be an ``Autoreset``; any other wrapper that resets in ``step`` must be outside
             the recorder.
         path: the dataset's directory.
-        shard_steps: steps per shard.
+        shard_steps: steps per shard; with ``max_steps``, at most a tenth of it.
+        max_steps: the dataset never holds more steps: before another episode is added, the oldest shards are dropped,
+            with all of their episodes.
         reward_dtype: ``float32`` or ``float64``; by default that of the dataset, float32 if it is new.
         info_keys: entries of ``info`` to keep, as for ``Collector``; or "all" that appear in the first episode.
         id: name of the dataset; that of the environment by default.
 
     Raises:
         CollectError: a space cannot be stored as arrays of fixed shape.
-        OptionError: reward_dtype is unknown, or shard_steps is below 1.
+        OptionError: reward_dtype is unknown, or shard_steps or max_steps is below 1.
         DatasetExistsError: path holds another dataset, or something else.
         DatasetLockedError: another process, or another recorder, is writing it.
 
@@ -66,6 +68,7 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
         path: str | os.PathLike[str],
         *,
         shard_steps: int = 100_000,
+        max_steps: int | None = None,
         reward_dtype: str | None = None,
         info_keys: Keys = (),
         id: str | None = None,
@@ -74,6 +77,7 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._recorder = Recorder(
             *(env, env.observation_space, env.action_space, None, path, Intake(described(env))),
             shard_steps=shard_steps,
+            max_steps=max_steps,
             reward_dtype=reward_dtype,
             info_keys=info_keys,
             id=id,
@@ -131,7 +135,7 @@ class RecordVectorExperience(VectorWrapper):
 
     Args:
         env: the environment.
-        path, shard_steps, reward_dtype, info_keys, id: see ``RecordExperience``.
+        path, shard_steps, max_steps, reward_dtype, info_keys, id: see ``RecordExperience``.
         autoreset: autoreset mode of an environment that does not declare it in its ``metadata``: ``next-step``,
             ``same-step`` or ``disabled``.
 
@@ -155,6 +159,7 @@ class RecordVectorExperience(VectorWrapper):
         path: str | os.PathLike[str],
         *,
         shard_steps: int = 100_000,
+        max_steps: int | None = None,
         reward_dtype: str | None = None,
         info_keys: Keys = (),
         autoreset: str | None = None,
@@ -169,6 +174,7 @@ class RecordVectorExperience(VectorWrapper):
         self._recorder = Recorder(
             *(env, env.single_observation_space, env.single_action_space, env.num_envs, path, self._environment.intake),
             shard_steps=shard_steps,
+            max_steps=max_steps,
             reward_dtype=reward_dtype,
             info_keys=info_keys,
             id=id,

@@ -251,7 +251,7 @@ class RecordVecEnv(VecEnvWrapper):  # type: ignore[misc]  # as above
 
     Args:
         venv: the environments.
-        path, shard_steps, reward_dtype, info_keys, id: see ``rlx.integrations.record.RecordExperience``.
+        path, shard_steps, max_steps, reward_dtype, info_keys, id: see ``rlx.integrations.record.RecordExperience``.
 
     Raises:
         CollectError, OptionError, DatasetExistsError, DatasetLockedError: as ``RecordExperience``.
@@ -273,6 +273,7 @@ class RecordVecEnv(VecEnvWrapper):  # type: ignore[misc]  # as above
         path: str | os.PathLike[str],
         *,
         shard_steps: int = 100_000,
+        max_steps: int | None = None,
         reward_dtype: str | None = None,
         info_keys: Keys = (),
         id: str | None = None,
@@ -286,6 +287,7 @@ class RecordVecEnv(VecEnvWrapper):  # type: ignore[misc]  # as above
         self._recorder = Recorder(
             *(venv, venv.observation_space, venv.action_space, venv.num_envs, path, intake),
             shard_steps=shard_steps,
+            max_steps=max_steps,
             reward_dtype=reward_dtype,
             info_keys=info_keys,
             id=id or (None if spec is None else spec.id),

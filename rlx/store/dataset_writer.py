@@ -39,6 +39,8 @@ from rlx.store.layout import (
 from rlx.store.stores import read_dictionary
 from rlx.store.writer import ShardFormat, train_dictionaries, write_shard
 
+# Note of a dataset with the steps and trajectories that were dropped because newer ones came.
+DROPPED = "dropped_oldest"
 logger = logging.getLogger(__name__)
 # Suffixes of files that rlx writes in other projects' formats.
 _FILES = {".npz": "npz", ".parquet": "parquet", ".h5": "d4rl", ".hdf5": "d4rl"}
@@ -124,6 +126,25 @@ class DatasetWriter:
             sync(self.path / SHARDS)
             self.manifest = self.manifest.with_shards(records)
             self.manifest.save(self.path)
+
+    def drop(self, shards: Sequence[tuple[str, int, int]]) -> None:
+        """Remove shards, listed or in a journal, with their steps and trajectories, which a note counts.
+
+        Their files are removed once the manifest on disk does not name them: whoever reads it finds what it lists.
+        """
+        listed = self.manifest
+        names = [name for name, *_ in shards]
+        steps, trajectories = (sum(counts) for counts in list(zip(*shards, strict=True))[1:])
+        match listed.notes.get(DROPPED):
+            case {"steps": int(before), "trajectories": int(episodes)}:
+                steps, trajectories = steps + before, trajectories + episodes
+        note = {DROPPED: {"steps": steps, "trajectories": trajectories}}
+        self.manifest = replace(listed.without_shards(set(names)), notes={**listed.notes, **note})
+        with disk_errors(self.path):
+            self.manifest.save(self.path)
+            for name in names:
+                try_remove(shard_directory(self.path, name))
+                (self.path / JOURNAL / name).unlink(missing_ok=True)
 
     def save(self) -> None:
         """Write the manifest, also for a dataset without shards."""

@@ -36,11 +36,12 @@ class Journal:
 
     Attributes:
         steps: number of steps in it.
+        episodes: number of episodes in it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.steps = 0
+        self.steps = self.episodes = 0
         self._end = 0
         path.parent.mkdir(exist_ok=True)
         self._file = written_file(path, is_buffered=False)
@@ -60,6 +61,7 @@ class Journal:
                 raise
         self._end += len(record)
         self.steps += block.steps
+        self.episodes += len(block.lengths)
 
     def close(self) -> None:
         """End the file; it stays."""

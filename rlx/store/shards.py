@@ -7,13 +7,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlx.block import Block
-from rlx.errors import CorruptDatasetError
+from rlx.errors import CorruptDatasetError, DatasetError
 from rlx.files.disk import reading
 from rlx.files.remote_files import AnyPath, each_below, local, remote
 from rlx.fork import on_fork
@@ -165,6 +166,11 @@ class Shards:
         try:
             check_sizes(str(directory), self.records[number].sizes())
         except CorruptDatasetError as exc:
+            name = self.records[number].name
+            if name not in Manifest.load(Path(str(self.dataset)), with_files=False).listed:
+                raise DatasetError(
+                    f"shard {name} of {self.dataset} was dropped since the dataset was opened", hint="open it again"
+                ) from exc
             raise CorruptDatasetError(str(exc), hint=command("rlx", "repair", self.dataset)) from exc
 
     def table(self, number: int) -> Trajectories:

@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,9 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import rlx
-from rlx.errors import CollectError, DatasetExistsError, DatasetLockedError, ForkError, OptionError
+from rlx.errors import CollectError, DatasetError, DatasetExistsError, DatasetLockedError, ForkError, OptionError
 from tests.killed_fork import changes, killed_before
 
 pytest.importorskip("gymnasium", reason="gymnasium is not installed")
@@ -440,6 +443,118 @@ def test_a_step_of_no_episode_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CollectError, match="after close"):
         env.step(0)
     assert len(rlx.open(tmp_path / "mine")) == 7
+
+
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=60),
+    max_steps=st.integers(40, 120),
+    cut=st.integers(0, 60),
+)
+@settings(max_examples=15, deadline=None)
+def test_a_dataset_never_holds_more_than_max_steps(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], max_steps: int, cut: int
+) -> None:
+    """The slow way: a list of shards of episodes, of which the first is dropped while a new episode is too many."""
+    path = tmp_path_factory.mktemp("recent") / "mine"
+    shards: deque[list[int]] = deque()
+    journal: list[int] = []
+    dropped = 0
+
+    def held() -> int:
+        return sum(lengths[episode] for shard in (*shards, journal) for episode in shard)
+
+    for episodes in (range(cut)[: len(lengths)], range(cut, len(lengths))):
+        if not episodes:
+            continue
+        env = Walk()
+        env._episode = episodes[0] - 1
+        with RecordExperience(env, path, max_steps=max_steps) as recorder:
+            for episode in episodes:
+                env._length = lengths[episode]
+                run_episode(recorder)
+                while held() + lengths[episode] > max_steps:
+                    if not shards:
+                        shards.append(journal)
+                        journal = []
+                    dropped += len(shards.popleft())
+                journal.append(episode)
+                if sum(lengths[one] for one in journal) >= max_steps // 10:
+                    shards.append(journal)
+                    journal = []
+                assert len(rlx.open(path, partial=True)) <= held() <= max_steps
+        if journal:
+            shards.append(journal)
+            journal = []
+        data = rlx.open(path)
+        kept = [episode for shard in shards for episode in shard]
+        assert data.trajectories.length.tolist() == [lengths[episode] for episode in kept]
+        assert data[:]["observation"][:, 0].unique().tolist() == kept
+        assert data.manifest.notes.get("dropped_oldest", {"trajectories": 0})["trajectories"] == dropped
+        rlx.verify(path)
+
+
+def run_episode(env: Any) -> None:
+    env.reset()
+    while not env.step(0)[2]:
+        pass
+
+
+def test_episodes_in_the_directory_count_and_a_longer_one_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with RecordExperience(Walk(), tmp_path / "mine", shard_steps=8) as env:
+        run(env, 40)
+    with RecordExperience(Walk(), tmp_path / "mine", max_steps=20) as env:
+        assert "20 steps more than max_steps; the oldest will be dropped" in caplog.text
+        run(env, 4)
+        assert len(rlx.open(tmp_path / "mine", partial=True)) == 16
+    assert len(rlx.open(tmp_path / "mine")) == 20
+    with RecordExperience(Walk(30), tmp_path / "mine", max_steps=20) as env:
+        run(env, 20)
+        with pytest.raises(CollectError, match="more than 20 steps"):
+            env.step(0)
+        with pytest.raises(CollectError, match="step without reset"):
+            env.step(0)
+
+
+def test_a_reader_keeps_what_it_has_opened_when_shards_are_dropped(tmp_path: Path) -> None:
+    with RecordExperience(Walk(), tmp_path / "mine", max_steps=40) as env:
+        run(env, 40)
+        early, late = (rlx.open(tmp_path / "mine", partial=True) for _ in range(2))
+        before = early[:]["observation"]
+        run(env, 80)
+        assert early[:]["observation"].equal(before)
+        with pytest.raises(DatasetError, match="dropped") as caught:
+            late[:]
+        assert "open it again" in str(caught.value.hint)
+
+
+def _dropping_loop(path: Path, finished: int) -> None:
+    env = RecordExperience(Walk(), path, max_steps=24)
+    env.reset()
+    for _ in range(80):
+        if env.step(0)[2]:
+            os.write(finished, b".")
+            env.reset()
+    env.close()
+
+
+@pytest.mark.parametrize("tenth", range(1, 10))
+def test_a_killed_loop_keeps_the_newest_episodes(tenth: int, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    count = changes(lambda: _dropping_loop(tmp_path / "whole", writer))
+    os.read(reader, 100)
+    assert killed_before(lambda: _dropping_loop(tmp_path / "mine", writer), count * tenth // 10) < 0
+    os.write(writer, b".")
+    finished = len(os.read(reader, 100)) - 1
+    with RecordExperience(Walk(), tmp_path / "mine", max_steps=24):
+        pass
+    assert rlx.verify(tmp_path / "mine").ok
+    episodes = rlx.open(tmp_path / "mine")[:]["observation"][:, 0].unique().tolist()
+    newest = int(max(episodes, default=-1)) + 1
+    assert newest in (finished, finished + 1)  # the last one may be on the disk before ``step`` has returned
+    assert episodes == list(range(newest - len(episodes), newest))
+    assert min(finished, 5) <= len(episodes) <= 6
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
