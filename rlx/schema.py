@@ -14,9 +14,10 @@ role             in TED                                      rows
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -276,7 +277,17 @@ def as_path(key: Key) -> tuple[str, ...]:
         >>> as_path("done"), as_path(("next", ("agents", "done")))
         (('done',), ('next', 'agents', 'done'))
     """
-    return (key,) if isinstance(key, str) else tuple(part for item in key for part in as_path(item))
+    if isinstance(key, str):
+        return (key,)
+    try:
+        return _path_of(key)
+    except TypeError:  # a list
+        return _path_of.__wrapped__(key)
+
+
+@lru_cache(1024)
+def _path_of(key: Iterable[Key]) -> tuple[str, ...]:
+    return tuple(part for item in key for part in as_path(item))
 
 
 def name_of(key: Key) -> str:

@@ -214,7 +214,10 @@ def leaves_named(batch: TensorDictBase, keys: Sequence[Key]) -> list[tuple[str, 
 
 def wanted(key: Key, keys: Sequence[Key] | None) -> bool:
     """Return whether this leaf is one of the keys or below one; True if ``keys`` is None."""
-    return keys is None or any(as_path(key)[: len(as_path(other))] == as_path(other) for other in keys)
+    if keys is None:
+        return True
+    path = as_path(key)
+    return any(path[: len(other)] == other for other in map(as_path, keys))
 
 
 @dataclass(frozen=True, slots=True)

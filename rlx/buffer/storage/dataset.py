@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from tensordict import NestedKey, TensorDictBase
 
-from rlx.buffer.index.continuity import Path
 from rlx.buffer.index.trajectory_index import first_generation
 from rlx.buffer.protocol import Keys, Rows, Storage, TrajectoryIndex, check_kind
 from rlx.buffer.storage.step_schema import TrajectoryKeys
@@ -78,7 +77,8 @@ class DatasetStorage(Storage):
 
     def has_below(self, key: Any) -> bool:
         """Return whether every step has this TED leaf, or one below it."""
-        return any(_below(path, as_path(key)) for path in self._leaves)
+        path = as_path(key)
+        return any(leaf[: len(path)] == path for leaf in self._leaves)
 
     def get(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
         """Return the steps [n] at these rows as TED, in the order asked for.
@@ -275,7 +275,3 @@ def _check(rows: Rows, count: int) -> None:
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < count:
         bad = rows[(rows < 0) | (rows >= count)][0]
         raise IndexError(f"row {bad} is out of range for {count:,} steps")
-
-
-def _below(path: Path, key: Path) -> bool:
-    return path[: len(key)] == key

@@ -108,7 +108,7 @@ class Goals(Random):
         kind = self._edges().searchsorted(drawn[:, 0], side="right")
         index = cast("_Stored", below.index)
         remaining = index.remaining(rows)
-        ahead = self._ahead(kind, drawn[:, 1], self._reachable(batch, below, rows, remaining))
+        ahead = self._ahead(kind, drawn[:, 1], self._reachable(batch, keys, below, rows, remaining))
         source: Rows = index.after(rows, np.minimum(ahead, remaining - 1))
         if (any_step := kind == _RANDOM).any():
             source[any_step] = index.row_at((drawn[any_step, 1] * len(index)).astype(np.int64))
@@ -139,13 +139,18 @@ class Goals(Random):
         ahead[later] = 1 + np.minimum(waits, last[later] - 1).astype(np.int64)
         return ahead
 
-    def _reachable(self, batch: TensorDictBase, below: Reader, rows: Rows, remaining: Rows) -> Rows:
+    def _reachable(self, batch: TensorDictBase, keys: Keys | None, below: Reader, rows: Rows, remaining: Rows) -> Rows:
         """Return [n] how many states of its trajectory follow each step's own, those that were recorded."""
-        led_to = [("next", *as_path(state)) for state in self.keys.values()]
-        if any(batch.get(path, None) is None for path in led_to):  # not stored, or not asked for
-            one = below.read(rows[:1], led_to)
-            if any(one.get(path, None) is None for path in led_to):
-                return remaining - 1
+        lacking = [
+            path
+            for path in (("next", *as_path(state)) for state in self.keys.values())
+            if batch.get(path, None) is None
+        ]
+        if lacking and keys is not None:  # maybe only because it was not asked for
+            one = below.read(rows[:1], lacking)
+            lacking = [path for path in lacking if one.get(path, None) is None]
+        if lacking:
+            return remaining - 1
         index = below.index
         if isinstance(index, DatasetTrajectoryIndex):
             trajectory, _ = index.locate(rows)
