@@ -6,12 +6,13 @@ from typing import Annotated, cast, get_args
 
 import typer
 
-from rlx.verbs.arguments import Autoreset, ConvertFormat, ExportFormat, OnError, RewardDtype, Store
+from rlx.verbs.arguments import Autoreset, ConvertFormat, ExportFormat, RewardDtype, Store
 from rlx_cli.options import (
     CodecOption,
     EngineOption,
     FromOption,
     JobsOption,
+    OnErrorOption,
     OverwriteOption,
     RayAddressOption,
     ShardsOption,
@@ -205,13 +206,7 @@ def convert(
     jobs: JobsOption = None,
     engine: EngineOption = "local",
     ray_address: RayAddressOption = None,
-    on_error: Annotated[
-        OnError,
-        typer.Option(
-            "--on-error",
-            help="At an episode that cannot be read: stop, or skip it, name it and take the others.",
-        ),
-    ] = "stop",
+    on_error: OnErrorOption = "stop",
     overwrite: OverwriteOption = False,
 ) -> None:
     """Convert files or a dataset into a dataset, or another format.

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import typer
 
-from rlx.verbs.arguments import Engine, SourceFormat, Store
+from rlx.verbs.arguments import Engine, OnError, SourceFormat, Store
 
 _RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 
@@ -138,6 +138,13 @@ JobsOption = Annotated[
 ]
 TransfersOption = Annotated[
     int | None, typer.Option("--jobs", min=1, max=2**12, metavar="N", help="Concurrent transfers.", show_default="8")
+]
+OnErrorOption = Annotated[
+    OnError,
+    typer.Option(
+        "--on-error",
+        help="At an episode that cannot be read: stop, or skip it, name it and take the others.",
+    ),
 ]
 EngineOption = Annotated[Engine, typer.Option("--engine", help="Where workers run: this machine, or a Ray cluster.")]
 RayAddressOption = Annotated[

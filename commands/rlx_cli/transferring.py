@@ -15,6 +15,7 @@ from rlx_cli.options import (
     EngineOption,
     JobsOption,
     LocationArgument,
+    OnErrorOption,
     OverwriteOption,
     RayAddressOption,
     ShardsOption,
@@ -187,6 +188,7 @@ def download(
     engine: EngineOption = "local",
     ray_address: RayAddressOption = None,
     keep_source: Annotated[bool, typer.Option("--keep-source", help="Keep downloaded files after conversion.")] = False,
+    on_error: OnErrorOption = "stop",
     overwrite: OverwriteOption = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the files and which of them are downloaded; download nothing.")
@@ -221,6 +223,7 @@ def download(
         "engine": engine,
         "ray_address": ray_address,
         "keep_source": keep_source,
+        "on_error": on_error,
         "overwrite": overwrite,
     }
     names = [one if (other := hosted(one)) is None else other.id for one in run]

@@ -85,8 +85,8 @@ def convert(
     check_apart(files.path, destination)
     with skipping(options.skips) as left:
         opened, root = open_source(files.path, source_format)
-    if left:
-        logger.warning("%s: left out: %s", opened.id, LeftOut.of(left))
+        opened.shards()  # what plans them may find damage
+    warn_of(left, opened)
     parents = [opened.dataset] if isinstance(opened, StoredDataset) else []
     ingest = Ingest(
         opened,
@@ -121,6 +121,12 @@ def opened_parent(path: Path) -> Dataset:
         planned = plural(len(dataset.manifest.planned), "shard")
         logger.warning("%s is not complete: %d of %s missing, and left out", path, len(missing), planned)
     return dataset
+
+
+def warn_of(left: Mapping[str, str], source: Source) -> None:
+    """Log which episodes could not be read when a source was opened, if there are any."""
+    if left:
+        logger.warning("%s: left out: %s", source.id, LeftOut.of(left))
 
 
 def warn(source: Source) -> None:

@@ -18,6 +18,7 @@ from rlx.files.directory import Directory
 from rlx.files.disk import check_room
 from rlx.files.opening import open_source
 from rlx.fork import temporary_directory
+from rlx.formats.common.skipping import LeftOut, skipping
 from rlx.formats.common.source import Source
 from rlx.formats.finding import find_run
 from rlx.formats.rl_unplugged.reader import ORDER
@@ -27,7 +28,7 @@ from rlx.progress import Progress, Silent
 from rlx.store.dataset_writer import Claim, claimed
 from rlx.store.layout import SOURCE_FILES
 from rlx.verbs.catalog import RemoteRun, find_remote
-from rlx.verbs.convert import convert, fetched_from, warn
+from rlx.verbs.convert import convert, fetched_from, warn, warn_of
 from rlx.verbs.hosted_datasets import Hosted, located
 from rlx.verbs.ingest import Ingest, noted_origins
 from rlx.verbs.options import Options
@@ -114,10 +115,13 @@ def download_from(
     if (local := _local(bases)) is not None:
         base, directory = local
         check_apart(directory, destination)
-        found = find_run(directory, run, base.layout)
+        with skipping(options.skips) as left:
+            found = find_run(directory, run, base.layout)
+            found.shards()  # what plans them may find damage
         warn(found)
+        warn_of(left, found)
         with claimed(destination, overwrite=options.overwrite) as claim:
-            ingest = Ingest(found, found.root, options, progress, origin=base.url)
+            ingest = Ingest(found, found.root, options, progress, origin=base.url, left_out=LeftOut.of(left))
             return ingest.run(claim)
     with claimed(destination, overwrite=options.overwrite) as claim:
         return _download(find_remote(bases, game, number), claim, options, progress)
@@ -160,7 +164,10 @@ def _planned(
     for remote in runs:
         try:
             index = remote.fetch_index(directory)
-            ingest = Ingest(remote.layout.source(directory), directory, options, progress)
+            source = remote.layout.source(directory)
+            with skipping(options.skips) as left:
+                source.shards()  # what plans them may find damage
+            ingest = Ingest(source, directory, options, progress, left_out=LeftOut.of(left))
             pending = ingest.pending(listed)
             if listed is not None and listed.shards and pending:
                 _check_order(listed, ingest.source, remote.base.url)
@@ -190,6 +197,7 @@ def _download(runs: Iterator[RemoteRun], claim: Claim, options: Options, progres
     plan = _planned(runs, directory, options, progress, listed, is_every=False)
     remote, index, ingest, pending = plan.remote, plan.index, plan.ingest, plan.pending
     warn(ingest.source)
+    warn_of(ingest.left_out.reasons, ingest.source)
     sizes = {name: stat.bytes or 0 for name, stat in plan.stats.items() if name not in index}
     progress.expect("bytes", sum(sizes.values()))
     to_come = {name: max(0, size - _bytes_here(directory / name)) for name, size in sizes.items()}

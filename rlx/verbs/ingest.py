@@ -16,21 +16,21 @@ from rlx.engine.engines import Engine, open_engine, threads_per_task
 from rlx.errors import CorruptShardError, DatasetExistsError, PartialError, SourceError, SourceNotFoundError
 from rlx.files.directory import Directory
 from rlx.files.urls import HUB
-from rlx.formats.common.skipping import LeftOut, is_skipping, skipping
-from rlx.formats.common.source import SkimmedSource, Source
+from rlx.formats.common.skipping import DAMAGED_SHARD, DAMAGES, HINT, LeftOut, is_skipping, skipping
+from rlx.formats.common.source import PlannedSource, SkimmedSource, Source
 from rlx.manifest import FILE_NAME, FileRecord, Manifest
 from rlx.progress import Progress
 from rlx.store.dataset import Dataset
 from rlx.store.dataset_writer import Claim, DatasetWriter, open_writer
 from rlx.store.dictionary import Beginning
 from rlx.store.layout import shard_name
-from rlx.store.writer import ShardFormat, train_dictionaries
+from rlx.store.writer import ShardFormat, train_dictionaries, write_shard
 from rlx.verbs.citation import given_citations, write_citations
 from rlx.verbs.options import Options
 from rlx.verbs.report import FROM, Report, manifest_at, other_work
 from rlx.verbs.shard_task import ShardResult, ShardTask, SharedSource, attempt, convert_shard
 from rlx.verbs.transfers import Delivery
-from rlx.wording import number_ranges
+from rlx.wording import number_ranges, plural
 
 logger = logging.getLogger(__name__)
 ORIGIN = "origin"  # the note with the location of a source's files
@@ -375,10 +375,28 @@ class _PendingShards:
         return True
 
     def _fail(self, shard: int, error: SourceError) -> None:
+        skips = self._ingest.options.skips
+        if skips is not None and isinstance(self._ingest.source, PlannedSource) and isinstance(error, DAMAGES):
+            if skips:
+                self._leave_out(shard, self._ingest.source, error)
+                return
+            error.hint = error.hint or HINT
         logger.warning("shard %d failed: %s", shard, error)
         self.failures[shard_name(shard)] = error
         self._left.discard(shard)
         self._delivery.finished(shard)
+
+    def _leave_out(self, shard: int, source: PlannedSource, error: SourceError) -> None:
+        """List an empty shard in place of one that is damaged."""
+        name, (episodes, steps) = shard_name(shard), source.planned(shard)
+        record = write_shard(self._writer.partial(name), name, self._plain, [])
+        reason = f"{plural(steps, 'step')}: {error}"
+        self._writer.manifest = _also_without(self._writer.manifest, LeftOut(episodes, {f"shard {shard}": reason}))
+        origin = {"source": self._ingest.source.id, "shard": shard}
+        self._writer.add(record, origin=origin, dropped={DAMAGED_SHARD: steps})
+        self._unlisted[shard] = 0
+        if not self._writer.due_s:
+            self._list()
 
 
 def _beginning(source: Source, shard: int) -> Iterable[Beginning]:

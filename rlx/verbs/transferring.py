@@ -15,6 +15,7 @@ from rlx.store.codec import Codec
 from rlx.verbs.arguments import (
     Engine,
     Layout,
+    OnError,
     Store,
     StrPath,
     WriteArguments,
@@ -114,6 +115,7 @@ class _DownloadArguments(WriteArguments, total=False):
     store: Store
     jobs: int | None
     keep_source: bool
+    on_error: OnError
 
 
 @overload
@@ -137,6 +139,7 @@ def download(
     engine: Engine = "local",
     ray_address: str | None = None,
     keep_source: bool = False,
+    on_error: OnError = "stop",
     overwrite: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -158,6 +161,8 @@ def download(
         engine: where workers run: ``local``, or ``ray`` for a Ray cluster.
         ray_address: address of the Ray cluster; ``$RAY_ADDRESS`` or a new local cluster by default.
         keep_source: keep downloaded files after conversion; those of the hub always stay in its own cache.
+        on_error: what an episode that cannot be read does: ``stop``, or ``skip`` to leave it out, name it and take the
+            others, as for ``rlx.convert``; in Dopamine's layout, a shard that cannot be read from any source.
         overwrite: start afresh; an existing dataset stays until the new one is complete.
         dry_run: list the files and which of them would be downloaded; download nothing.
         progress: reports ``bytes``, ``shards`` and ``steps``.
@@ -196,6 +201,7 @@ def download(
         "store": None if store == "zarr" else store,
         "codec": chosen_codec(codec),
         "shards": shard_numbers(shards),
+        "on_error": None if on_error == "stop" else on_error,
     }
     other = hosted(run)
     if other is not None:
@@ -214,6 +220,7 @@ def download(
         engine=engine,
         ray_address=ray_address,
         command=command_line("download", [run], chosen),
+        on_error=on_error,
     )
     if other is not None:
         place = None if output is None else Path(output)

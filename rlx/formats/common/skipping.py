@@ -19,8 +19,8 @@ from rlx.wording import first_of, plural
 
 # The note on episodes that are left out.
 NOTE = "episodes_left_out"
-# Reason of rows that are left out, in the counts of a shard.
-DAMAGED = "damaged_episode"
+# Reasons of what is left out, in the counts of a shard: of episodes, and of the steps of a shard that is damaged.
+DAMAGED, DAMAGED_SHARD = "damaged_episode", "damaged_shard"
 _MAX_NAMED, _MAX_SAID = 100, 20
 _MAX_COMPARED = 3
 HINT = "`on_error` skip leaves out what cannot be read, names it, and takes the other episodes"

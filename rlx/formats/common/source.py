@@ -88,6 +88,14 @@ class SkimmedSource(Protocol):
         """
 
 
+@runtime_checkable
+class PlannedSource(Protocol):
+    """A source whose episodes share files, so that damage costs all of a shard; it knows what that is."""
+
+    def planned(self, shard: int) -> tuple[int, int]:
+        """Return how many episodes and how many steps a shard has, as far as its index tells."""
+
+
 class Layout(Protocol):
     """Names of the files of one run below a directory or a URL."""
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
 from rlx.formats.common.npy import read_npy
+from rlx.formats.common.skipping import skippable
 from rlx.formats.dopamine import (
     ADD_COUNT,
     EPISODE_ENDS,
@@ -194,7 +195,7 @@ class Plan:
 
 
 def make_plan(folder: Path) -> Plan:
-    """Return the plan of the run in ``folder``.
+    """Return the plan of the run in ``folder``; files whose small arrays are skipped count as missing.
 
     Raises:
         SourceNotFoundError: a small array is missing.
@@ -203,7 +204,10 @@ def make_plan(folder: Path) -> Plan:
     suffixes = find_suffixes(folder)
     builder = _Builder(folder, can_truncate=any(folder.glob(file_name(EPISODE_ENDS, "*"))))
     for suffix in suffixes:
-        builder.add(load_ring_file(folder, suffix), is_last=suffix == suffixes[-1])
+        with skippable(f"shard {suffix}"):
+            builder.add(load_ring_file(folder, suffix), is_last=suffix == suffixes[-1])
+    if builder.is_empty:
+        raise CorruptShardError(f"{folder}: expected small arrays that can be read, found none")
     return builder.plan()
 
 
@@ -230,9 +234,14 @@ class _Builder:
         start = max(reached, stop - file.capacity, 0)
         if start > reached:
             self._padding_due = np.empty(0, np.int64)
-        self._files.append((file.suffix, stop, start))
         self._take_rows(file, start, stop)
+        self._files.append((file.suffix, stop, start))
         self._previous = file
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no file was taken."""
+        return self._previous is None
 
     def plan(self) -> Plan:
         """Return the plan of all the files taken."""

@@ -90,6 +90,12 @@ class Dopamine:
         suffixes = self._plan.suffixes[position : last + 1].tolist()
         return [f"{self.folder}/{file_name(array, suffix)}" for suffix in suffixes for array in arrays]
 
+    def planned(self, shard: int) -> tuple[int, int]:
+        """Return how many episodes start in the shard's file, and their steps, as far as the small arrays tell."""
+        spans = self._plan.spans(self._plan.position(shard))
+        lead = self._plan.padding if spans and not spans[0].start else 0
+        return len(spans), sum(span.stop - span.start for span in spans) - lead
+
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
         """Yield the episodes that start in the shard's file; see ``Source.blocks``.
 

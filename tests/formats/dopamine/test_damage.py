@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import rlx
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.formats.common.npy import read_npy
+from rlx.formats.common.skipping import HINT
+from rlx.formats.dopamine import OBSERVATION, REWARD, file_name
 from rlx.formats.dopamine.reader import Dopamine
+from rlx.results import Report
 from rlx.testing.source import Trajectory, read, same
-from tests.dopamine_files import Episode, Ring, save_npy, write_gz
+from tests.conftest import Cli
+from tests.dopamine_files import Episode, Ring, remove_suffix, save_npy, write_gz
 
 ARRAYS = tuple(f"$store$_{name}" for name in ("observation", "action", "reward", "terminal"))
 INDEX = ("add_count", "invalid_range")
@@ -140,6 +146,65 @@ def test_damage_is_found_or_harmless(ring: Ring, seed: int) -> None:
             assert same(outcome, before)
         path.write_bytes(whole)
     assert found > 50
+
+
+def rows_by_shard(path: Path) -> dict[str, list[bytes]]:
+    """The observations of every shard of a dataset."""
+    data = rlx.open(path)
+    stops = np.cumsum([shard.steps for shard in data.manifest.shards])
+    steps = data[:]["observation"].numpy()
+    parts = np.split(steps, stops[:-1]) if len(stops) > 1 else [steps]
+    return {
+        shard.name: [row.tobytes() for row in part] for shard, part in zip(data.manifest.shards, parts, strict=True)
+    }
+
+
+@pytest.mark.parametrize("fetched", [False, True])
+def test_a_damaged_shard_is_left_out_and_counted(fetched: bool, tmp_path: Path, cli: Cli) -> None:
+    """Shard 0 reads its last episode to the end in file 1, so both lose their steps; shard 2 does not."""
+    ring = Ring(tmp_path / "src/Pong/1/replay_logs", 64)
+    ring.run(Episode(length) for length in [30, 41, 17, 60, 25, 33])
+    rlx.convert(tmp_path / "src", tmp_path / "whole", jobs=1)
+    path = ring.folder / file_name(OBSERVATION, 1)
+    path.write_bytes(path.read_bytes()[:200])
+
+    def taken(destination: Path, on_error: Any = "stop") -> Report:
+        if fetched:
+            return rlx.download("Pong/1", source=tmp_path / "src", output=destination, jobs=1, on_error=on_error)
+        return rlx.convert(tmp_path / "src", destination, jobs=1, on_error=on_error)
+
+    stopped = taken(tmp_path / "stopped")
+    assert stopped.error is not None
+    assert str(stopped.error.hint).endswith(HINT)
+    report = taken(tmp_path / "new", on_error="skip").raise_for_failures()
+    whole, found = rows_by_shard(tmp_path / "whole"), rows_by_shard(tmp_path / "new")
+    lost = [name for name in whole if whole[name] and not found[name]]
+    assert lost
+    assert {name: rows for name, rows in found.items() if name not in lost} == {
+        name: rows for name, rows in whole.items() if name not in lost
+    }
+    assert [*report.left_out.reasons] == [f"shard {int(name)}" for name in lost]
+    shards = {shard.name: shard for shard in rlx.open(tmp_path / "new").manifest.shards}
+    for name in lost:
+        steps = shards[name].dropped["damaged_shard"]
+        assert len(whole[name]) <= steps <= len(whole[name]) + 1  # the last row of the files has no next one
+        assert f"{steps} step" in report.left_out.reasons[f"shard {int(name)}"]
+    assert rlx.verify(tmp_path / "new").ok
+    again = cli("convert", tmp_path / "src", tmp_path / "cli", "--on-error", "skip", "--jobs", 1)
+    assert again.code == 0
+    assert f"shard {int(lost[0])} (" in again.err
+
+
+def test_a_damaged_small_array_counts_as_a_missing_file(tmp_path: Path) -> None:
+    ring = Ring(tmp_path / "src/Pong/1/replay_logs", 64)
+    ring.run(Episode(length) for length in [30, 41, 17, 60, 25, 33])
+    shutil.copytree(tmp_path / "src", tmp_path / "without")
+    remove_suffix(tmp_path / "without/Pong/1/replay_logs", 1)
+    rlx.convert(tmp_path / "without", tmp_path / "expected", jobs=1)
+    (ring.folder / file_name(REWARD, 1)).write_bytes(b"no gzip")
+    report = rlx.convert(tmp_path / "src", tmp_path / "new", on_error="skip", jobs=1)
+    assert [*report.left_out.reasons] == ["shard 1"]
+    assert rows_by_shard(tmp_path / "new") == rows_by_shard(tmp_path / "expected")
 
 
 def read_or_error(folder: Path) -> list[Trajectory] | SourceError:
