@@ -35,6 +35,8 @@ from rlx.fork import ThisProcessOnly, on_fork
 from rlx.traces import in_words
 
 logger = logging.getLogger(__name__)
+# Steps with ended episodes after which last observations that are all those of resets are no chance.
+_ALIKE = 3
 Seeds = Sequence[int]
 Autoreset = Literal["next-step", "same-step", "disabled"]
 # Entries of an environment's ``metadata``: it has threads of its own, and ``reset`` takes gymnasium's "reset_mask".
@@ -124,6 +126,9 @@ class VectorEnvironment:
         self._observation: Any = None
         self._here: ThisProcessOnly | None = None
         self._is_left = False
+        # Whether a last observation was another one than that of the reset after it, or a warning said that none was.
+        self._resets_rightly = False
+        self._alike, self._last_begun = 0, None
         if isinstance(env.unwrapped, AsyncVectorEnv) or env.metadata.get(OWN_THREADS):
             self._here = ThisProcessOnly(
                 f"{name}, an environment with processes or threads of its own, cannot be used in a forked process",
@@ -242,7 +247,10 @@ class VectorEnvironment:
             envs = ended.nonzero()[0].tolist()
             if self._mode is None:
                 self._mode = self._shown(info, envs)
-            return {env: self._final(info, env) for env in envs}
+            finals = {env: self._final(info, env) for env in envs}
+            if not (self._is_own or self._resets_rightly):
+                self._look_at_resets(finals, observation, ended)
+            return finals
         final = self._rows(observation, ended)
         if info:
             self._check_mode(info, final)
@@ -317,6 +325,24 @@ class VectorEnvironment:
             "%s does not declare its autoreset mode: taken for SAME_STEP, as its infos have final_obs", self.name
         )
         return AutoresetMode.SAME_STEP
+
+    def _look_at_resets(self, finals: Mapping[int, Any], observation: Any, ended: NDArray[np.bool_]) -> None:
+        """Warn once if every last observation is that of the reset after it, though not all observations are alike."""
+        begun, running = self._rows(observation, ended), self._rows(observation, ~ended)
+        if any(not _is_same(final, begun[env]) for env, final in finals.items()):
+            self._resets_rightly = True
+            return
+        others = [self._last_begun, *begun.values(), *running.values()]
+        self._last_begun = next(iter(begun.values()), self._last_begun)
+        if any(other is not None and not _is_same(other, self._last_begun) for other in others):
+            self._alike += 1
+        if self._alike == _ALIKE:
+            logger.warning(
+                "%s: final_obs of each episode is the observation of the reset after it: where an environment returns "
+                "one array that its reset overwrites, `return observation.copy()` keeps the last observation",
+                self.name,
+            )
+            self._resets_rightly = True
 
     def _check_mode(self, info: Any, finals: Mapping[int, Any]) -> None:
         """Raise CollectError if the infos have other last observations than the step returned."""

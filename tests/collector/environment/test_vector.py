@@ -2,17 +2,20 @@
 
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import TimeLimit
 
 from rlx.collector.environment.lanes import SerialVectorEnv, made_in_lane
 from rlx.collector.environment.vector import VectorEnvironment, serial
 from rlx.errors import CollectError
+from rlx.integrations.record import RecordVectorExperience
 from tests.collector.walks import Talkative, Walk
 
 LANES = 3
@@ -202,3 +205,43 @@ def test_environments_are_gymnasiums() -> None:
     env.reset(seed=[3])
     assert env.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
     env.close()
+
+
+class OneArray(gymnasium.Env[Any, Any]):
+    """Episodes of three steps, whose observations are one array that ``reset`` overwrites.
+
+    Args:
+        changes: how much a step adds; 0: all observations are alike.
+    """
+
+    observation_space: Any = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space: Any = spaces.Discrete(2)
+
+    def __init__(self, *, is_copied: bool = False, changes: float = 1) -> None:
+        self._array, self._is_copied, self._changes = np.zeros(2, np.float32), is_copied, changes
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed, options=options)
+        self._time, self._array[:] = 0, 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:  # noqa: ARG002
+        self._time += 1
+        self._array += self._changes
+        return self._seen(), 1.0, self._time == 3, False, {}
+
+    def _seen(self) -> Any:
+        return self._array.copy() if self._is_copied else self._array
+
+
+@pytest.mark.parametrize(("options", "is_said"), [({}, True), ({"is_copied": True}, False), ({"changes": 0}, False)])
+def test_final_observations_that_reset_overwrote_are_said_once(
+    options: dict[str, Any], is_said: bool, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    makes: list[Any] = [partial(OneArray, **options), lambda: TimeLimit(OneArray(**options), 2)]
+    env = AsyncVectorEnv(makes, shared_memory=False, autoreset_mode=AutoresetMode.SAME_STEP)
+    with RecordVectorExperience(env, tmp_path / "mine") as envs:
+        envs.reset(seed=0)
+        for _ in range(30):
+            envs.step(np.zeros(2, np.int64))
+    assert caplog.text.count("observation of the reset after it") == is_said
