@@ -7,6 +7,9 @@ the dataset classes with TorchRL's names, ``rlx.results`` the results of functio
 from typing import TYPE_CHECKING, Any
 
 from rlx.lazy_imports import lazily
+from rlx.missing_torch import explain
+
+explain()
 
 if TYPE_CHECKING:
     from rlx import buffer as buffer

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from rlx.errors import MissingExtraError
-
 _CHECKPOINTS = "use `ReplayBuffer.dumps`: every storage is written in one compressed format"
 _SPECIFIC_TO_TORCHRL = "use `ReplayBuffer.dumps`, which needs no hooks: steps are compressed as they are"
 _UNITS = "use `SliceSampler(slice_len=...)`: burn-in, n-step targets and bootstrap states are parts of one slice"
@@ -194,11 +192,6 @@ def lazily(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], 
             raise no_such_name(package, name, in_import=sys._getframe(1).f_code.co_name == "_handle_fromlist")
         if homes[name] == package:
             return import_module(f"{package}.{name}")
-        try:
-            return getattr(import_module(homes[name]), name)
-        except ModuleNotFoundError as exc:
-            if exc.name in ("torch", "tensordict"):  # of ``rlx-core``, or broken
-                raise MissingExtraError.of(f"{package}.{name} needs {exc.name}", "torch", exc.name) from exc
-            raise
+        return getattr(import_module(homes[name]), name)
 
     return sorted(homes), attribute, lambda: sorted(homes)

@@ -131,6 +131,22 @@ assert refused(lambda: rlx.sample("CartPole-v1"))
 assert refused(lambda: rlx.collect("CartPole-v1", steps=9, policy="weights.pt", output="refused"))
 assert sum(block.steps for block in rlx.open("CartPole-v1").blocks()) == 300
 assert rlx.open("CartPole-v1").num_actions == 2
+
+# Every module can be imported, or says what it needs; other learners' packages may be missing too.
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+base, needy = Path(rlx.__file__).parent, []
+for file in sorted(base.rglob("*.py")):
+    name = ".".join(("rlx", *file.relative_to(base).with_suffix("").parts)).removesuffix(".__init__")
+    try:
+        import_module(name)
+    except rlx.errors.MissingExtraError as exc:
+        needy.append(name)
+        assert "which is not installed" in str(exc) and exc.hint.startswith("pip install 'rlx-core["), (name, exc)
+assert {"rlx.verbs.sample", "rlx.collector.collector", "rlx.datasets.minari", "rlx.integrations.lerobot"} <= {*needy}
+assert find_spec("torch") is None
 print(rlx.__version__)
 """
 
