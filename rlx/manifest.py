@@ -25,7 +25,7 @@ from rlx.errors import (
 )
 from rlx.files.atomic import PARTIAL, write_file
 from rlx.files.checksum import Digests
-from rlx.files.disk import file_error, opened_file
+from rlx.files.disk import at_once, file_error
 from rlx.files.remote_files import AnyPath, pieces_of
 from rlx.files.sealed import SealError, check_seal, sealed
 from rlx.manifest_values import (
@@ -49,8 +49,6 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-
 _MAX_SHOWN = 160  # characters of an untrusted value
 _CRC32CS = re.compile(r"[0-9a-f]*")
 _NO_SHARDS = "[]\n}"
-# The lines around the shards, and around the files of one.
-_SHARDS_BEGIN, _FILES_BEGIN, _FILES_END = b'\n "shards": [', b'\n   "files": {\n', b"\n   }"
 VERSION = "version"  # name of the note with a dataset's version
 _SHARD_KEYS = ("name", "steps", "trajectories", "files", "statistics", "origin", "dropped")
 # Names of files are the same in all shards of a dataset: each is checked once.
@@ -283,12 +281,8 @@ class Manifest:
         write_file(dataset / FILE_NAME, [self.encode()])
 
     @classmethod
-    def load(cls, dataset: Path, *, with_files: bool = True) -> Self:
+    def load(cls, dataset: Path) -> Self:
         """Read ``rlx.json``.
-
-        Args:
-            dataset: the dataset's directory.
-            with_files: whether the shards have their files, which are most of a manifest; see ``parse``.
 
         Raises:
             DatasetNotFoundError: the directory does not exist, or is not a dataset.
@@ -297,30 +291,16 @@ class Manifest:
             CorruptDatasetError: it is damaged.
             FileAccessError: it cannot be read.
         """
-        path, hint = dataset / FILE_NAME, command("rlx", "repair", dataset)
-        try:
-            with opened_file(path) as file:
-                if (size := os.fstat(file.fileno()).st_size) > MAX_BYTES:
-                    raise _damaged(path, f"at most {MAX_BYTES:,} bytes", f"{size:,}", hint)
-                raw = file.read()
-        except (FileNotFoundError, NotADirectoryError) as exc:
-            raise _absent(dataset) from exc
-        except IsADirectoryError as exc:
-            raise _damaged(path, "a file", "a directory", hint) from exc
-        except OSError as exc:
-            raise file_error(exc, path) from exc
-        return cls.parse(raw, path, hint=hint, with_files=with_files)
+        return cls.parse(read_file(dataset), dataset / FILE_NAME, hint=_repair(dataset))
 
     @classmethod
-    def parse(cls, raw: builtins.bytes, path: Path | str, *, hint: str | None = None, with_files: bool = True) -> Self:
+    def parse(cls, raw: builtins.bytes, path: Path | str, *, hint: str | None = None) -> Self:
         """Parse a manifest.
 
         Args:
             raw: content of the file.
             path: its name in messages.
             hint: how to fix a damaged one.
-            with_files: whether the shards have their files. A list of many datasets needs none, and takes half the time
-                without.
 
         Raises:
             FormatVersionError: a newer rlx wrote it.
@@ -329,7 +309,7 @@ class Manifest:
         try:
             with _no_collections():
                 check_seal(raw)
-                return cls.from_json(json.loads(raw if with_files else _without_files(raw)), path)
+                return cls.from_json(json.loads(raw), path)
         except SchemaMismatchError as exc:
             raise _damaged(path, "a schema", str(exc), hint) from exc
         except SealError as exc:
@@ -361,19 +341,25 @@ class Manifest:
         return cls(**{**values, "shards": shards, "schema": Schema.from_json(described["schema"])})
 
 
-def _without_files(raw: builtins.bytes) -> builtins.bytes:
-    """Return a manifest as ``encode`` writes it, but with no files in its shards; another one unchanged.
+def read_file(dataset: Path) -> bytes:
+    """Return the content of ``rlx.json``; raises as ``Manifest.load``."""
+    path = f"{dataset}/{FILE_NAME}"
+    try:
+        # Unbuffered: a list reads thousands of small files.
+        with open(path, "rb", buffering=0, opener=at_once) as file:
+            if (size := os.fstat(file.fileno()).st_size) > MAX_BYTES:
+                raise _damaged(path, f"at most {MAX_BYTES:,} bytes", f"{size:,}", _repair(dataset))
+            return file.readall()
+    except (FileNotFoundError, NotADirectoryError) as exc:
+        raise _absent(dataset) from exc
+    except IsADirectoryError as exc:
+        raise _damaged(path, "a file", "a directory", _repair(dataset)) from exc
+    except OSError as exc:
+        raise file_error(exc, path) from exc
 
-    A line break in JSON is never part of a text, so the indentation alone tells where a value begins and ends.
-    """
-    parts, at = list[builtins.bytes](), raw.find(_SHARDS_BEGIN)
-    if at < 0:
-        return raw
-    done = 0
-    while (begin := raw.find(_FILES_BEGIN, at)) >= 0 and (end := raw.find(_FILES_END, begin)) >= 0:
-        parts.append(raw[done : begin + len(_FILES_BEGIN)])
-        done = at = end
-    return b"".join([*parts, raw[done:]])
+
+def _repair(dataset: Path) -> str:
+    return command("rlx", "repair", dataset)
 
 
 def _check_shard_name(name: str) -> None:

@@ -6,8 +6,6 @@ from typing import Any
 
 import google_crc32c
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rlx.errors import (
     CorruptDatasetError,
@@ -53,23 +51,6 @@ def sign(path: Path, described: dict[str, Any]) -> None:
 def test_round_trip(manifest: Manifest, tmp_path: Path) -> None:
     assert Manifest.load(tmp_path) == manifest
     assert (manifest.steps, manifest.trajectories, manifest.bytes, manifest.missing) == (5, 2, 3, ["00000"])
-
-
-@given(
-    files=st.lists(st.sets(st.sampled_from(["c/0", "shards/files", "a.json"])), max_size=4),
-    text=st.sampled_from(["plain", '\n   "files": {\n', '\n "shards": [', "\n   }"]),
-)
-def test_without_files_only_these_are_left_out(files: list[set[str]], text: str) -> None:
-    record = FileRecord(3, "0123abcd")
-    shards = [
-        replace(SHARD, name=f"{number:05d}", files=dict.fromkeys(sorted(names), record), origin={text: {"files": text}})
-        for number, names in enumerate(files)
-    ]
-    note = {"files": {"shards": [text]}}
-    raw = Manifest("Pong/5", "zarr", {"name": "none"}, SCHEMA, shards, [], {"files": {text: note}}, [note]).encode()
-    whole = Manifest.parse(raw, "here")
-    found = Manifest.parse(raw, "here", with_files=False)
-    assert found == replace(whole, shards=[replace(shard, files={}) for shard in whole.shards])
 
 
 def test_it_is_json(manifest: Manifest, tmp_path: Path) -> None:

@@ -74,8 +74,9 @@ def list_runs(
       rlx list --remote --source minari --search door
       rlx list --sources
 
-    With a URL, lists only what is there: runs, or the datasets that rlx has pushed to an organisation
-    (hf://datasets/ORG) or into a repository (hf://datasets/ORG/NAME) of the Hugging Face hub. With --source, lists
+    With a URL or a directory, lists only what is there: runs, rlx's datasets in the directory, or those that rlx has
+    pushed to an organisation (hf://datasets/ORG) or into a repository (hf://datasets/ORG/NAME) of the Hugging Face hub.
+    With --source, lists
     local datasets first; it may also be minari, lerobot or hf (the whole hub). By default, downloadable runs are those
     of a built-in list of RL Unplugged. --sources asks each base that rlx download tries, in order, for run 1 of --game;
     RLX_SOURCES or ~/.config/rlx/sources.toml configures them.
@@ -99,7 +100,7 @@ def list_runs(
     for (base, asked), runs in groupby(runs_there, key=lambda entry: (entry.source, entry.asked)):
         parts += [""] if parts else []
         parts += [f"at {base}" + ("" if asked else " (built-in list)"), _there_table(list(runs))]
-    output.show([entry.to_json() for entry in each_once(here, there)], *parts)
+    output.show([entry.to_json() for entry in each_once(here, there)] if output.json else None, *parts)
     if not here and not there:
         games = {*(id.split("/")[0] for id in dataset_ids()), *GAMES}
         suggestion = did_you_mean(game, games) if game is not None and game not in games else None

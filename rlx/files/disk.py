@@ -271,14 +271,14 @@ def check_room(destination: Path, needed: int, *, remedy: str = "choose another 
         )
 
 
-def is_there(path: Path) -> bool:
+def is_there(path: Path | str) -> bool:
     """Return whether a file or directory exists; raises OSError if that is unknown.
 
     ``Path.exists`` does so up to Python 3.13. From 3.14 on it says no: a dataset that a failing disk or mount hides
     for a moment would seem absent, and be overwritten.
     """
     try:
-        path.stat()
+        os.stat(path)
     except OSError as exc:
         if exc.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             return False

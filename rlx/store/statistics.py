@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,8 +62,8 @@ class Moments:
     def merge(cls, parts: Iterable[Self]) -> Self:
         """Return the moments of all parts together."""
         seen = [part for part in parts if part.count]
-        if not seen:
-            return cls()
+        if len(seen) < 2:
+            return seen[0] if seen else cls()
         return cls(
             sum(part.count for part in seen),
             _exact_sum([part.total for part in seen]),
@@ -92,6 +92,11 @@ class Moments:
         except (KeyError, TypeError, ValueError) as exc:
             raise CorruptDatasetError(f"the manifest's statistics are damaged: {type(exc).__name__}: {exc}") from exc
 
+    @property
+    def mean(self) -> float | None:
+        """The mean; None of no numbers, and of those whose sum no double can hold."""
+        return _finite(self.total / self.count) if self.count else None
+
     def summary(self) -> dict[str, Any]:
         """Return range, mean and (population) standard deviation, for people."""
         if not self.count:
@@ -99,7 +104,7 @@ class Moments:
         mean = self.total / self.count
         variance = self.squares / self.count - mean * mean
         std = math.sqrt(max(variance, 0.0)) if math.isfinite(variance) else None
-        return {"min": self.low, "max": self.high, "mean": _finite(mean), "std": std}
+        return {"min": self.low, "max": self.high, "mean": self.mean, "std": std}
 
 
 def _exact_sum(values: Sequence[float]) -> float:
@@ -269,12 +274,14 @@ class EpisodeStatistics:
     returns: Moments
     lengths: Moments
 
+    KEYS: ClassVar[tuple[str, ...]] = (*WHOLE, "return", "length")  # the statistics that they are made of
+
     @classmethod
     def of(cls, shards: Iterable[ShardRecord]) -> Self:
         """Return the episodes of some shards."""
         filled = [shard for shard in shards if shard.trajectories]
         is_known = all(WHOLE_LENGTH in shard.statistics for shard in filled)
-        keys = (WHOLE_RETURN, WHOLE_LENGTH) if is_known else ("return", "length")
+        keys = cls.KEYS[:2] if is_known else cls.KEYS[2:]
         returns, lengths = (
             Moments.merge(Moments.from_json(shard.statistics[key]) for shard in filled if key in shard.statistics)
             for key in keys
@@ -284,7 +291,7 @@ class EpisodeStatistics:
 
     def summary(self) -> dict[str, Any]:
         """Return both numbers, and the mean return and length of whole episodes; None where that is unknown."""
-        means = [moments.summary()["mean"] if self.whole else None for moments in (self.returns, self.lengths)]
+        means = [moments.mean if self.whole else None for moments in (self.returns, self.lengths)]
         return {"whole": self.whole, "pieces": self.pieces, "mean_return": means[0], "mean_length": means[1]}
 
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,11 +20,11 @@ from rlx.formats.dopamine.reader import DopamineLayout
 from rlx.formats.finding import find_runs
 from rlx.formats.rl_unplugged import GAMES, shard_file
 from rlx.formats.rl_unplugged.reader import RLUnpluggedLayout
-from rlx.home import dataset_ids, home
-from rlx.manifest import FILE_NAME, Manifest
+from rlx.home import dataset_ids, datasets_below, home
+from rlx.manifest import FILE_NAME
 from rlx.progress import Silent
 from rlx.store.layout import read_manifest
-from rlx.store.statistics import EpisodeStatistics
+from rlx.store.summary import DatasetSummary
 from rlx.verbs.hosted_datasets import HOSTS, listed
 from rlx.verbs.sources import DEFAULTS, Base, Place
 from rlx.wording import without_secrets
@@ -47,7 +47,7 @@ class CatalogEntry:
         run: last part of the id if that is a number: 5.
         source: URL or directory that the run can be downloaded from; of a local dataset, its directory.
         shards: number of shards; None if unknown.
-        local: whether it is a dataset below ``$RLX_HOME``.
+        local: whether it is a dataset on this machine, or there is one of this id below ``$RLX_HOME``.
         steps: number of steps; None if unknown, as of downloadable runs.
         asked: whether the source was queried; False for rlx's built-in table.
         episodes: number of whole episodes; None if unknown.
@@ -78,7 +78,7 @@ class CatalogEntry:
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys that scripts rely on; unknown episode statistics, as of downloadable runs, are left out."""
-        found = asdict(self)
+        found = {name: getattr(self, name) for name in self.__slots__}
         unknown = [key for key in ("episodes", "pieces", "mean_return", "mean_length", "version") if found[key] is None]
         return {key: value for key, value in found.items() if key not in unknown}
 
@@ -119,7 +119,11 @@ def _runs_at(source: str | None, game: str | None, here: Collection[str]) -> lis
         return _described_at(pushed, here)
     base = open_source(source, retry=_FEW_RETRIES) if source else None
     if base is not None and base.directory is not None:
-        return [_remote(run.id, base.url, len(run.shards()), run.id in here) for run in find_runs(base.directory)]
+        runs = find_runs(base.directory)
+        return [
+            *_datasets_in(base.directory),
+            *(_remote(run.id, base.url, len(run.shards()), run.id in here) for run in runs),
+        ]
     table = [
         _remote(
             f"{name}/{run}",
@@ -158,32 +162,42 @@ def _described_at(urls: Sequence[str], here: Collection[str]) -> list[CatalogEnt
         except RlxError as exc:  # others of its datasets can be read
             logger.warning("%s", exc)
             continue
-        entries.append(_described(manifest, url, local=manifest.id in here))
+        entries.append(_described(manifest.id, DatasetSummary.of(manifest), url, local=manifest.id in here))
     return entries
+
+
+def _datasets_in(directory: Path) -> Iterator[CatalogEntry]:
+    for below in datasets_below(directory):
+        path = directory / below
+        try:
+            yield _described(
+                directory.name if below == "." else below, DatasetSummary.load(path), str(path), local=True
+            )
+        except RlxError as exc:  # others can be read
+            logger.warning("%s", exc)
 
 
 def _local(id: str, path: Path) -> CatalogEntry:
     try:
-        listed = replace(Manifest.load(path, with_files=False), id=id)  # as the directory is named
-        return _described(listed, str(path), local=True)
+        return _described(id, DatasetSummary.load(path), str(path), local=True)
     except RlxError:
         return CatalogEntry(id, *_split(id), str(path), 0, local=True, steps=None)
 
 
-def _described(listed: Manifest, source: str, *, local: bool) -> CatalogEntry:
-    found = EpisodeStatistics.of(listed.shards).summary()
+def _described(id: str, summary: DatasetSummary, source: str, *, local: bool) -> CatalogEntry:
+    found = summary.episodes.summary()
     return CatalogEntry(
-        listed.id,
-        *_split(listed.id),
+        id,
+        *_split(id),
         source,
-        len(listed.shards),
+        summary.shards,
         local,
-        listed.steps,
+        summary.steps,
         episodes=found["whole"],
         pieces=found["pieces"],
         mean_return=found["mean_return"],
         mean_length=found["mean_length"],
-        version=listed.version,
+        version=summary.version,
     )
 
 

@@ -78,7 +78,8 @@ def list_runs(
     """List local datasets and downloadable runs; a run that is both is listed once, as the local dataset.
 
     Args:
-        url: URL or directory to list instead; of ``hf://datasets/ORG[/NAME]``, the datasets that rlx has pushed there.
+        url: URL or directory to list instead, with rlx's datasets in the directory; of ``hf://datasets/ORG[/NAME]``,
+            the datasets that rlx has pushed there.
         remote: downloadable runs only.
         local: datasets below ``$RLX_HOME`` only.
         game: runs of this game only, case-insensitive.

@@ -8,6 +8,7 @@ import pytest
 from rlx.formats.rl_unplugged import GAMES, URL
 from tests.conftest import SAMPLE_RUN, Cli
 from tests.gcs_server import GcsServer
+from tests.privileges import unprivileged
 
 
 def test_nothing_is_here(cli: Cli) -> None:
@@ -145,3 +146,30 @@ def test_many_datasets_are_aligned_as_few_are(cli: Cli, home: Path) -> None:
     assert [line.split()[:1] for line in many[1:-1]] == [[f"{number:03d}"] for number in range(600)]
     end = many[0].index("steps") + len("steps")
     assert {line[end - 3 : end] for line in many[1:]} == {" 20"}
+
+
+def test_datasets_of_a_directory(cli: Cli, tmp_path: Path, pong: Path) -> None:
+    shelf = tmp_path / "shelf"
+    (shelf / "games/Pong").mkdir(parents=True)
+    pong.rename(shelf / "games/Pong/5")
+    (shelf / "games/around").symlink_to(shelf / "games/around")
+    shutil.copytree(SAMPLE_RUN, shelf / "logged")
+    (dataset, run) = json.loads(cli("list", shelf, "--json").out)
+    assert (dataset["id"], dataset["steps"], dataset["source"]) == ("games/Pong/5", 2491, str(shelf / "games/Pong/5"))
+    assert (run["id"], run["local"], run["steps"]) == ("Pong/5", False, None)
+    assert [line.split()[:3] for line in cli("list", shelf).out.splitlines()[1:2]] == [["games/Pong/5", "2,491", "3"]]
+    (shelf / "games/Pong/5/rlx.json").write_text("{}")
+    result = cli("list", shelf, "--json")
+    assert [entry["id"] for entry in json.loads(result.out)] == ["Pong/5"]
+    assert f"{shelf}/games/Pong/5/rlx.json is damaged" in result.err
+
+
+def test_a_directory_that_cannot_be_read_is_named(cli: Cli, home: Path, pong: Path) -> None:
+    home.mkdir(exist_ok=True)
+    pong.rename(home / "mine")
+    (home / "theirs").mkdir(mode=0)
+    with unprivileged():
+        result = cli("list", "--local", "--json")
+    assert [entry["id"] for entry in json.loads(result.out)] == ["mine"]
+    assert result.err.startswith(f"warning: {home}/theirs")
+    assert "permission denied" in result.err

@@ -5,6 +5,7 @@ the file's own; ``infos`` becomes ``info``, as in TorchRL. Metadata of the whole
 under ``minari``, and the exporter writes them again.
 """
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from rlx.formats.common.source import EpisodeGroups
 from rlx.formats.minari import arrow
 from rlx.formats.minari.episode import Episode, EpisodeDataset, MinariFields, StoredEpisode, fields_of
 from rlx.formats.minari.layout import ID, LAYOUT, MAIN_DATA, MAX_DEPTH, METADATA, NAMED, STEPS, Space, check
+from rlx.manifest import FILE_NAME
 from rlx.schema import Schema
 
 _MAX_METADATA_BYTES = 64 * 2**20
@@ -167,18 +169,17 @@ def _scanned(
 def find_runs(directory: Path) -> list[Minari]:
     """Return the datasets in a directory, sorted: itself, or those in the namespaces below."""
     found = [directory] if _is_data(directory) else []
-    return [open_minari(path) for path in found or sorted(_data_directories(directory, 0))]
+    below = found or (sorted(_data_directories(directory, 0)) if directory.is_dir() else [])
+    return [open_minari(path) for path in below]
 
 
 def _data_directories(directory: Path, depth: int) -> Iterator[Path]:
-    if not directory.is_dir():
-        return
     if _is_data(directory / "data"):
         yield directory / "data"
-    elif depth < MAX_DEPTH:
-        for child in directory.iterdir():
-            if child.is_dir() and not child.is_symlink():
-                yield from _data_directories(child, depth + 1)
+    elif depth < MAX_DEPTH and not (directory / FILE_NAME).exists():  # which rlx's own datasets have
+        for child in os.scandir(directory):
+            if child.is_dir(follow_symlinks=False):
+                yield from _data_directories(Path(child.path), depth + 1)
 
 
 def _is_data(directory: Path) -> bool:
