@@ -9,7 +9,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from rlx.files.disk import at_once
+from rlx.files.disk import opened_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Digests:
 
 def pieces_of(path: Path) -> Iterator[bytes]:
     """Yield a file on this machine in pieces."""
-    with open(path, "rb", buffering=0, opener=at_once) as file:
+    with opened_file(path, is_buffered=False) as file:
         while piece := file.read(_READ_BYTES):
             yield piece
 

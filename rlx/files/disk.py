@@ -30,10 +30,13 @@ from rlx.wording import command, missing
 ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _APPLE_DOUBLE = b"\x00\x05\x16\x07"
+_TOLD = re.compile(r"\(os error (\d{1,4})\)|\berrno = (\d{1,4})\b")  # by Rust, and by HDF5
 _NUMBERS = re.compile(r"([0-9]+)")
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 # Of connections and processes, or errors of rlx that are also those of Python.
 _NOT_OF_FILES = (RlxError, ConnectionError, TimeoutError, BlockingIOError, InterruptedError, ChildProcessError)
+# Of a disk or mount that fails, and never of a file's content: FFmpeg reports damage with EPERM and ENOMEM too.
+_OF_DISKS = frozenset({errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EMFILE, errno.ENFILE})
 _HINTS: Mapping[int, str] = MappingProxyType(
     {
         errno.EACCES: "{ls} shows who may read and write it",
@@ -90,6 +93,21 @@ def file_error(exc: OSError, path: str | os.PathLike[str] | None = None, operati
     return FileAccessError(message, hint=hint or None)
 
 
+def refusal(exc: BaseException) -> OSError | None:
+    """Return what the operating system refused, where a decoder says so with its class for damage, or only in words.
+
+    Example:
+        >>> refusal(ValueError("cannot open pong.lance: Input/output error (os error 5)"))
+        OSError(5, 'Input/output error')
+        >>> refusal(OSError("file signature not found")) is None
+        True
+    """
+    code = exc.errno if isinstance(exc, OSError) else None
+    if code is None and (told := _TOLD.search(str(exc))) is not None:
+        code = int(told[1] or told[2])
+    return OSError(code, os.strerror(code)) if code in _OF_DISKS else None
+
+
 def _named(path: object) -> str | None:
     if path is None:
         return None
@@ -120,9 +138,34 @@ def _no_file(path: str) -> FileAccessError:
     return FileAccessError(f"{path} is not a regular file", hint=f"{command('ls', '-ldL', path)} shows what it is")
 
 
-def opened_file(path: Path) -> BinaryIO:
-    """Open a file for reading; see ``at_once``."""
-    return open(path, "rb", opener=at_once)
+class _Read(io.FileIO):
+    """A file whose errors name it: whoever decodes it knows at most the directory where it is."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        with disk_errors(self.name, "read"):
+            return super().read(-1 if size is None else size)
+
+    def readall(self) -> bytes:
+        with disk_errors(self.name, "read"):
+            return super().readall()
+
+    def readinto(self, buffer: Any, /) -> int:
+        with disk_errors(self.name, "read"):
+            return super().readinto(buffer)
+
+
+def opened_file(path: Path, *, is_buffered: bool = True) -> BinaryIO:
+    """Open a file for reading; see ``at_once``.
+
+    Args:
+        is_buffered: whether small reads are joined.
+
+    Raises:
+        FileAccessError: from ``read`` and its like: the disk fails.
+        OSError: it cannot be opened.
+    """
+    file = _Read(path, opener=at_once)
+    return io.BufferedReader(file) if is_buffered else cast("BinaryIO", file)
 
 
 def check_readable(path: Path) -> None:

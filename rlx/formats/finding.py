@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from rlx.errors import OptionError, SourceError, SourceNotFoundError
-from rlx.files.disk import check_readable, listed
+from rlx.files.disk import check_readable, listed, opened_file
 from rlx.formats.common.fields import expecting
 from rlx.formats.common.hdf5.file import holds, is_hdf5, names, opened
 from rlx.formats.common.provenance import LocalRun, as_noted
@@ -145,7 +145,7 @@ def _nothing_known(path: Path, layout: str | None) -> SourceNotFoundError:
             return SourceNotFoundError(
                 f"no run found in {path}: found {shown or 'no groups or datasets'}; {expected}", hint=hint
             )
-    with path.open("rb") as file:
+    with opened_file(path) as file:
         head = file.read(_SHOWN_BYTES)
     return SourceNotFoundError(f"no run found in {path}: expected HDF5, Parquet or npz, found {head!r}", hint=hint)
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rlx.block import Block
 from rlx.errors import CorruptDatasetError
-from rlx.files.disk import disk_errors, written_file
+from rlx.files.disk import disk_errors, opened_file, written_file
 
 _RECORD, _DOCUMENT = struct.Struct("<QI"), struct.Struct("<I")
 _COLUMNS = ("lengths", "episodes", "from_reset", "final_recorded", "cut")
@@ -75,7 +75,7 @@ def read_journal(path: Path) -> Iterator[Block]:
         CorruptDatasetError: a whole record holds no block.
     """
     size = path.stat().st_size
-    with path.open("rb") as file:
+    with opened_file(path) as file:
         while len(head := file.read(_RECORD.size)) == _RECORD.size:
             length, checksum = _RECORD.unpack(head)
             if length > size - file.tell() or google_crc32c.value(content := file.read(length)) != checksum:

@@ -22,7 +22,7 @@ import numpy as np
 from rlx.block import Block
 from rlx.errors import CorruptShardError, DatasetExistsError, ExportError, RlxError, SourceError
 from rlx.files.atomic import whole
-from rlx.files.disk import is_there
+from rlx.files.disk import is_there, opened_file
 from rlx.formats.common import parquet_file
 from rlx.formats.common.exporter import DatasetExporter, Experience, pieces
 from rlx.formats.common.fields import not_taken
@@ -257,7 +257,8 @@ def _provenance_beside(directory: Path) -> Any:
     for name in _BESIDE:
         path = directory / name
         if path.is_file() and path.stat().st_size <= _MAX_BYTES:
-            return json.loads(path.read_bytes())[KEY]
+            with opened_file(path) as file:
+                return json.loads(file.read())[KEY]
     return None
 
 

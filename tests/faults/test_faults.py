@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.preloaded import Fault, Preloaded
-from tests.faults.works import WORKS
+from tests.faults.works import READS, WORKS
 
 ROUNDS = int(os.environ.get("RLX_SOAK_ROUNDS", "12"))
 SEED = int(os.environ.get("RLX_SOAK_SEED", "0"))
@@ -78,6 +78,46 @@ def test_some_faults(work: str, preloaded: Preloaded) -> None:
 def test_every_fault(work: str, below: str, preloaded: Preloaded) -> None:
     ended = check(preloaded, work, preloaded.directory / below, random.Random(f"{SEED} {work} {below}"), ROUNDS)
     print(work, below, dict(ended))  # noqa: T201  (the counts, with -s)
+
+
+@pytest.fixture(scope="module")
+def exported(preloaded: Preloaded) -> Path:
+    """Where the files are that ``READS`` reads."""
+    assert preloaded.run("prepare exports") == {"error": None}
+    return preloaded.data / "exported"
+
+
+def unreadable(preloaded: Preloaded, work: str, below: Path, dice: random.Random) -> Iterator[tuple[Path, Fault]]:
+    """For every file that a function opens or reads, a single fault, and one that does not go away."""
+    for (call, path), count in Counter(preloaded.calls(work, below=below)).items():
+        if call in ("look", "read"):
+            for forever in (True, False):
+                yield Path(path), Fault(call, dice.randrange(count), dice.choice(CODES["read"]), forever)
+
+
+def check_named(preloaded: Preloaded, work: str, path: Path, fault: Fault) -> None:
+    """An error that names the file, or none: some are not needed."""
+    found = preloaded.fail(work, fault, below=path)
+    if found["error"] is not None:
+        assert found["is_rlx"], f"{work}, {fault}, of {path}: {found}"
+        assert str(path) in found["message"], f"{work}, {fault}, of {path}: {found}"
+
+
+@pytest.mark.parametrize("work", READS)
+def test_a_decoder_that_fails_to_read_names_the_file(work: str, preloaded: Preloaded, exported: Path) -> None:
+    dice = random.Random(work)
+    faults = list(unreadable(preloaded, work, exported / work.removeprefix("read "), dice))
+    for path, fault in dice.sample(faults, 2):
+        check_named(preloaded, work, path, fault)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("work", READS)
+def test_every_file_that_cannot_be_read_is_named(work: str, preloaded: Preloaded, exported: Path) -> None:
+    dice = random.Random(f"{SEED} {work}")
+    for path, fault in unreadable(preloaded, work, exported / work.removeprefix("read "), dice):
+        check_named(preloaded, work, path, fault)
 
 
 def test_the_message_says_what_failed(preloaded: Preloaded) -> None:

@@ -106,6 +106,10 @@ def _exported(name: str) -> Work:
     return lambda data, place: rlx.convert(data / Path(source).name, place / out, to=name)  # type: ignore[call-overload]
 
 
+def _read(name: str) -> Work:
+    return lambda data, place: rlx.convert(data / "exported" / name / FORMATS[name][1], place / "out", jobs=1)
+
+
 def _sampled(name: str) -> Work:
     return lambda data, place: rlx.sample(data / "walk", seed=1, batches=3, output=place / f"out.{name}")
 
@@ -171,6 +175,18 @@ def prepare(data: Path, _: Path) -> None:
     filled().dumps(data / "buffer")
 
 
+def prepare_exports(data: Path, _: Path) -> None:
+    """Write what ``READS`` reads."""
+    for name in FORMATS:
+        (data / "exported" / name).mkdir(parents=True)
+        _exported(name)(data, data / "exported" / name)
+
+
+# Functions that read other projects' files, which the others do not.
+READS: Mapping[str, Work] = MappingProxyType({f"read {name}": _read(name) for name in FORMATS})
+_ALL: Mapping[str, Work] = MappingProxyType({**WORKS, **READS, "prepare": prepare, "prepare exports": prepare_exports})
+
+
 def outcome(work: Work, data: Path, place: Path) -> dict[str, Any]:
     """How a function ends: the name of its error's class, whether it is one of rlx, its message, hint and trace."""
     try:
@@ -202,8 +218,7 @@ def main() -> None:
             signal.alarm(SECONDS)
             random.seed(0)
             os.environ.update(asked["environment"])
-            work = prepare if asked["work"] == "prepare" else WORKS[asked["work"]]
-            answer = outcome(work, Path(asked["data"]), Path(asked["place"]))
+            answer = outcome(_ALL[asked["work"]], Path(asked["data"]), Path(asked["place"]))
             for name in asked["environment"]:
                 os.environ.pop(name)
             os.write(told, json.dumps(answer).encode())

@@ -63,9 +63,10 @@ def test_whether_a_file_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def fail(_: Path, **__: object) -> None:
         raise OSError(errno.ESTALE, "stale")
 
-    monkeypatch.setattr(Path, "stat", fail)
-    with pytest.raises(OSError, match="stale"):
-        is_there(tmp_path / "file")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", fail)
+        with pytest.raises(OSError, match="stale"):
+            is_there(tmp_path / "file")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptDatasetError, CorruptShardError, FormatVersionError, SourceError, SourceNotFoundError
-from rlx.files.disk import check_readable
+from rlx.files.disk import check_readable, opened_file
 from rlx.files.sealed import check_files, read_sealed
 from rlx.formats.common.fields import RowType, expecting
 from rlx.formats.common.rows.scan import Recording, RowRuns
@@ -68,7 +68,7 @@ class BufferLeaves:
             for path, kind in kinds.items():
                 name = self.root / self.folder / f"{self.numbers[path]}.zst"
                 try:
-                    file = stack.enter_context(name.open("rb"))
+                    file = stack.enter_context(opened_file(name))
                 except FileNotFoundError as exc:
                     raise SourceNotFoundError(f"{name} is missing") from exc
                 leaves[path] = _BlockLeaf(

@@ -16,6 +16,7 @@ from isal import igzip, isal_zlib
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
+from rlx.files.disk import opened_file
 from rlx.formats.common.fields import RowType
 from rlx.formats.common.source import MalformedError
 from rlx.schema import TEXT
@@ -199,9 +200,11 @@ class NpyStream:
 def gzipped(path: Path) -> NpyStream:
     """Return the stream of a gzipped array of numbers; raises SourceNotFoundError if the file is missing."""
     try:
-        file: Any = igzip.IGzipFile(path, "rb")  # type: ignore[no-untyped-call]
+        raw = opened_file(path)
     except FileNotFoundError as exc:
         raise SourceNotFoundError(f"{path} is missing") from exc
+    file: Any = igzip.IGzipFile(fileobj=raw)  # type: ignore[no-untyped-call]
+    file.myfileobj = raw  # which it closes with itself
     return NpyStream(f"{path} is corrupt", file, path.stat().st_size)
 
 

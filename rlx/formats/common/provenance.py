@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from rlx.block import Block
 from rlx.distribution import version
 from rlx.errors import RlxError, SchemaMismatchError
+from rlx.files.disk import opened_file
 from rlx.formats.common.exporter import Experience
 from rlx.formats.common.fields import NOT_TAKEN
 from rlx.formats.common.names import renamed_block, renamed_schema
@@ -90,9 +91,9 @@ def read_notes_beside(directory: Path) -> Mapping[str, Any]:
     """Return the notes in ``provenance.json`` of a directory; empty if it is missing or malformed."""
     path = directory / FILE_NAME
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            return {}
-        return read_notes(json.loads(path.read_bytes())[KEY])
+        with opened_file(path) as file:
+            raw = file.read(_MAX_BYTES + 1)
+        return read_notes(json.loads(raw)[KEY]) if len(raw) <= _MAX_BYTES else {}
     except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError, RecursionError):
         return {}
 

@@ -22,7 +22,7 @@ import google_crc32c
 from isal import igzip, isal_zlib
 
 from rlx.errors import CorruptShardError, SourceNotFoundError, imported
-from rlx.files.disk import check_readable
+from rlx.files.disk import check_readable, opened_file
 from rlx.formats.common.source import begins_with, damage
 
 # Half a million frames' worth: twenty times the longest episode of the layouts that come as TFRecord.
@@ -55,7 +55,7 @@ def record_reads(path: Path) -> Iterator[Callable[[], bytes]]:
         CorruptShardError: it is damaged so that the next record cannot be found.
     """
     try:
-        file = path.open("rb")
+        file = opened_file(path)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as exc:
         raise SourceNotFoundError(f"{path} does not exist, expected a TFRecord file") from exc
     with file:
@@ -198,7 +198,7 @@ def opened(path: Path) -> Iterator[RecordFile]:
 def _check_claims(path: Path) -> None:
     """Raise CorruptShardError unless every chunk is inside the file, with records of at most ``MAX_RECORD_BYTES``."""
     size = path.stat().st_size
-    with path.open("rb") as file:
+    with opened_file(path) as file:
         if file.read(len(ARRAY_RECORD)) != ARRAY_RECORD:
             raise CorruptShardError(f"{path}: expected ArrayRecord, found another beginning")
         position = 0

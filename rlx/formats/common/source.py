@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from rlx.block import Block
 from rlx.errors import CorruptShardError
+from rlx.files.disk import file_error, opened_file, refusal
 from rlx.schema import Schema
 from rlx.store.dictionary import Beginning
 
@@ -31,10 +32,16 @@ class MalformedError(ValueError):
 
 @contextmanager
 def damage(place: object, *failures: type[Exception]) -> Iterator[None]:
-    """Translate a library's errors for a damaged file to CorruptShardError, which names the file."""
+    """Translate a library's errors for a damaged file to CorruptShardError, which names the file.
+
+    Raises:
+        FileAccessError: the file cannot be read, whatever it holds.
+    """
     try:
         yield
     except failures as exc:
+        if (refused := refusal(exc)) is not None:
+            raise file_error(refused, str(place), "read") from exc
         reason = str(exc).partition("\n")[0][:200] or type(exc).__name__
         raise CorruptShardError(f"{place} is damaged: {reason}") from exc
 
@@ -128,7 +135,7 @@ def begins_with(path: Path, signature: bytes) -> bool:
     """Return whether a path is a file that begins with these bytes."""
     if not path.is_file():
         return False
-    with path.open("rb") as file:
+    with opened_file(path) as file:
         return file.read(len(signature)) == signature
 
 

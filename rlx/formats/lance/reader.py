@@ -1,5 +1,6 @@
 """A Lance dataset of steps: one row per step, columns by TED path or as the options name them."""
 
+import re
 import struct
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -7,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rlx.errors import CorruptShardError, SourceNotFoundError
-from rlx.files.disk import check_readable
+from rlx.errors import CorruptShardError, RlxError, SourceNotFoundError
+from rlx.files.disk import check_readable, file_error, opened_file, refusal
 from rlx.files.location import checked_name
 from rlx.formats.common.fields import expecting
 from rlx.formats.common.provenance import read_notes_beside
@@ -89,7 +90,7 @@ def _opened(path: Path, columns: Mapping[str, str], files: Mapping[str, int | No
 def _check_footer(path: Path) -> None:
     """Raise CorruptShardError unless the tables of a data file are inside it, else Lance allocates them or aborts."""
     size = path.stat().st_size - _FOOTER.size
-    with path.open("rb") as file:
+    with opened_file(path) as file:
         file.seek(max(size, 0))
         footer = file.read()
     if len(footer) < _FOOTER.size:
@@ -131,5 +132,8 @@ def _translated(path: Path) -> Iterator[None]:
         raise _damaged(path, exc) from exc
 
 
-def _damaged(path: Path, cause: BaseException) -> CorruptShardError:
+def _damaged(path: Path, cause: BaseException) -> RlxError:
+    if (refused := refusal(cause)) is not None:
+        named = re.search(rf"{re.escape(str(path))}/[^:\n]*", str(cause))
+        return file_error(refused, path if named is None else named[0], "read")
     return CorruptShardError(f"{path} is damaged: {str(cause).partition(chr(10))[0][:200]}")

@@ -12,7 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError
-from rlx.files.disk import check_readable, listed, parse_object
+from rlx.files.disk import check_readable, listed, opened_file, parse_object
 from rlx.files.location import checked_name
 from rlx.formats.common.parquet_file import opened
 from rlx.formats.lerobot.layout import (
@@ -85,7 +85,7 @@ def unknown_episode_keys(root: Path, info: Mapping[str, Any]) -> list[str]:
 def json_lines(path: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the objects of a file of JSON lines."""
     check_readable(path)
-    with path.open("rb") as file:
+    with opened_file(path) as file:
         for number, line in enumerate(file, 1):
             if line.strip():
                 yield parse_object(line, f"{path}: line {number:,}")

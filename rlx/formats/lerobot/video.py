@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError, imported
-from rlx.files.disk import check_readable
+from rlx.files.disk import check_readable, opened_file
 from rlx.formats.common.source import damage
 
 _HEADER, _LONG, _SIZES = struct.Struct(">I4s"), struct.Struct(">Q"), struct.Struct(">4xII")
@@ -39,7 +39,7 @@ _PADDING = 256  # pixels by which a decoder may enlarge each side
 def check_samples(path: Path) -> None:
     """Raise CorruptShardError if tables claim more frames than fit into the file: FFmpeg allocates memory for each."""
     check_readable(path)
-    with path.open("rb") as file:
+    with opened_file(path) as file:
         size = file.seek(0, 2)
         kinds: set[bytes] = set()
         for number, (kind, start, stop) in enumerate(_boxes(path, file, 0, size)):

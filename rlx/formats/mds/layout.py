@@ -23,7 +23,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError
-from rlx.files.disk import disk_errors
+from rlx.files.disk import disk_errors, opened_file
 from rlx.formats.common.fields import RowType
 from rlx.formats.common.pictures import decode_picture, picture_shape
 from rlx.formats.common.source import MalformedError
@@ -148,7 +148,7 @@ def unpacked(path: Path, compression: str, size: int) -> BinaryIO:
         raise CorruptShardError(f"{path}: expected at most {_MAX_RATIO} times {packed:,} bytes unpacked, found {size}")
     out: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  (the shard closes it)
     try:
-        with path.open("rb") as file:
+        with opened_file(path) as file:
             _copy(path, COMPRESSIONS[compression](file), out, size)
         out.seek(0)
     except BaseException:

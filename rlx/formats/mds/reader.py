@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceError
-from rlx.files.disk import check_readable, read_object
+from rlx.files.disk import check_readable, opened_file, read_object
 from rlx.files.location import checked_name
 from rlx.formats.common.fields import RowType, expecting, flags_of
 from rlx.formats.common.pictures import lossy_encoding
@@ -48,7 +48,7 @@ class Shard:
         found = path.stat().st_size if compression is None else size
         if found != size or size < _COUNT.size * (samples + 2):
             raise CorruptShardError(f"{path}: expected {size:,} bytes of {samples:,} samples, found {found:,}")
-        self._file = path.open("rb") if compression is None else unpacked(path, compression, size)
+        self._file = opened_file(path) if compression is None else unpacked(path, compression, size)
         try:
             self._ends = self._places(samples, size)
         except BaseException:

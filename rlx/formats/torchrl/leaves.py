@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import CorruptShardError, SourceNotFoundError
-from rlx.files.disk import absent, read_object
+from rlx.files.disk import absent, opened_file, read_object
 from rlx.formats.common.fields import RowType
 from rlx.formats.common.rows.ted_run import NUMBERS, LeafRows
 from rlx.schema import TEXT
@@ -73,7 +73,7 @@ class MemmapLeaves:
                 elif 0 in kind[1]:
                     leaves[path] = _EmptyLeaf(f"{self.root}: {path}", kind)
                 else:
-                    file = stack.enter_context(_checked(self.root, path, kind, self.rows).open("rb"))
+                    file = stack.enter_context(opened_file(_checked(self.root, path, kind, self.rows)))
                     leaves[path] = _NumberLeaf(f"{self.root}: {path}", file, kind)
             yield leaves
 

@@ -18,8 +18,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.errors import CorruptShardError, SchemaMismatchError
-from rlx.files.disk import check_readable
+from rlx.errors import CorruptShardError, RlxError, SchemaMismatchError
+from rlx.files.disk import check_readable, file_error, opened_file, refusal
 from rlx.formats.common.fields import flags_of
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.hdf5.chunks import MAX_CHUNK_BYTES, check_chunks
@@ -53,7 +53,10 @@ def is_hdf5(path: Path) -> bool:
     if not path.is_file():
         return False
     check_readable(path)
-    return bool(h5py.is_hdf5(path))
+    try:
+        return bool(h5py.is_hdf5(path))
+    except OSError as exc:
+        raise file_error(refusal(exc) or exc, path, "read") from exc
 
 
 def holds(path: Path, names: Collection[str]) -> bool:
@@ -253,7 +256,9 @@ def _translated(parent: h5py.Group, name: str) -> Iterator[None]:
         raise _damaged(_place(parent, name), exc) from exc
 
 
-def _damaged(where: str, cause: Exception) -> CorruptShardError:
+def _damaged(where: str, cause: Exception) -> RlxError:
+    if (refused := refusal(cause)) is not None:
+        return file_error(refused, where, "read")
     return CorruptShardError(f"{where} is missing or damaged: {cause.args[0] if cause.args else type(cause).__name__}")
 
 
@@ -307,7 +312,7 @@ def text_attribute(parent: h5py.Group, name: str) -> Any:
         plan = parent.file.id.get_create_plist()
         if shape is None or plan.get_userblock() or plan.get_sizes() != (8, 8):
             return None
-        with Path(parent.file.filename).open("rb") as file:
+        with opened_file(Path(parent.file.filename)) as file:
             content = _attribute(file, h5py.h5o.get_info(parent.id).addr, name.encode())
             if content is None:
                 return None
@@ -456,7 +461,7 @@ class TextRows:
 
     def _opened(self) -> BinaryIO:
         if self._file is None:
-            self._file = Path(self._found.file.filename).open("rb")  # noqa: SIM115  (see __exit__)
+            self._file = opened_file(Path(self._found.file.filename))
         return self._file
 
     @contextmanager
