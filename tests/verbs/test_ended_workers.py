@@ -64,6 +64,48 @@ moves = acting(lambda: os.chdir("/"), 5)
 forks = acting(os.fork, 5)
 
 
+class Noted(gymnasium.Env):
+    # Episodes of 3 to 9 steps, each noted in a file before its end is returned; the process ends at a random step.
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self):
+        self.dice = np.random.default_rng(os.getpid())
+        self.left = int(self.dice.integers(70, 110))
+
+    def reset(self, *, seed=None, options=None):
+        self.seen, self.length = [float(self.dice.random())], int(self.dice.integers(3, 10))
+        return np.array([self.seen[0], 0]), {}
+
+    def step(self, action):
+        time.sleep(0.04)
+        self.left -= 1
+        if not self.left:
+            self.end()
+        self.seen.append(float(self.dice.random()))
+        is_last = len(self.seen) > self.length
+        if is_last:
+            with open("ended", "a") as file:
+                file.write(f"{self.seen}\\n")
+        return np.array([self.seen[-1], 0]), 1.0, is_last, False, {}
+
+
+class NotedExits(Noted):
+    def end(self):
+        os._exit(0)
+
+
+class NotedIsKilled(Noted):
+    def end(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class NotedSegfaults(Noted):
+    def end(self):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
 def exits_as_it_is_made():
     os._exit(0)
 
@@ -186,6 +228,22 @@ def test_finished_episodes_of_a_worker_that_ends_are_kept(here: Path) -> None:
     assert len(set(dataset.trajectories.episode.tolist())) == 6
     assert verify(here / "set").ok
     assert [entry.name for entry in (here / "set/shards").iterdir() if entry.suffix == ".partial"] == []
+
+
+@pytest.mark.parametrize("name", ["NotedExits", "NotedIsKilled", "NotedSegfaults"])
+def test_every_finished_episode_of_a_worker_that_ends_is_kept(here: Path, name: str) -> None:
+    code, report, lines = collected(here, name, "--steps", "200")
+    assert code == 0, lines
+    assert report["steps"] == 200
+    dataset = rlx.open(here / "set")
+    lengths = dataset.trajectories.length.tolist()
+    found = {
+        (*rows["observation"][:, 0].tolist(), float(rows["next", "observation"][-1, 0]))
+        for rows in map(dataset.trajectory, range(len(lengths)))
+    }
+    ended = [tuple(json.loads(line)) for line in (here / "ended").read_text().splitlines()]
+    # The dataset may end with a part of the last one.
+    assert [at for at, one in enumerate(ended[:-1]) if one not in found] == []
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

@@ -66,6 +66,12 @@ class Rollout:
         self._age = np.zeros(n, np.int64)  # counted where a limit asks for it
         self._initial: Arrays = {}
         self._state: Arrays = {}
+        self._ends: Finals = {}
+
+    @property
+    def can_pause(self) -> bool:
+        """Whether an episode has ended since ``run`` was called, and calling it again asks a policy for no state."""
+        return bool(self._ends) and not self._initial
 
     def run(
         self,
@@ -86,6 +92,7 @@ class Rollout:
             raise failure
         n = self._environment.num_envs
         steps = self._allocated(n, length) if into is None else into
+        self._ends = steps.final
         for flags in (steps.step[IS_INIT], steps.next["terminated"], steps.next["truncated"]):
             flags[...] = False  # set only in the few steps where an episode begins or ends
         if getattr(policy, "draw", None) is None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,9 @@ from rlx.store.writer import ShardFormat
 _MAX_ENVS, _MAX_WORKERS = 2**16, 2**12
 # Long enough that a step costs little more than the environment takes; short enough that memory stays small.
 CHUNK_STEPS = 64
+# A finished episode is in the journal so soon. One that ended since then is lost with a process that ends suddenly: to
+# keep each at once would double the work of short ones.
+_KEPT_WITHIN_S = 0.1
 # Of the worker that replaces another: few at first, as the steps of a chunk are lost with its process, too.
 CAREFUL_STEPS = 4
 # Episodes are written together: a block costs as much as tens of steps, and the thread that writes many small ones
@@ -80,38 +84,56 @@ class Session:
         self._rollout = Rollout(environment, seeds, drop=drop, infos=self._infos, reward="float64", fails_late=True)
         self._episodes = Episodes(n)
         self._looked: Steps | None = None
+        self._due = 0.0  # when the next episode that ends is kept at once
 
     @property
     def running_steps(self) -> int:
         """Steps of episodes that have not ended."""
         return self._episodes.running_steps
 
-    def run(self, most_steps: int, *, is_last: bool) -> tuple[list[Ended], int]:
-        """Step for one work unit; return the episodes that ended, and the number of steps.
+    def run(self, most_steps: int, *, is_last: bool) -> Iterator[tuple[list[Ended], int]]:
+        """Step for one work unit; yield the episodes that ended, and the number of steps.
+
+        It is done in parts, so that whoever keeps the episodes has them soon after they end. Equal seeds give the same
+        work unit, but other parts.
 
         Args:
             most_steps: an upper limit, and at least the number of environments unless they are the last steps.
             is_last: whether this session may end with them: steps of some environments may then be left out to meet the
                 limit exactly.
         """
-        steps, self._looked = self._looked or self._chunk(most_steps), None
-        del steps.step[IS_INIT]  # follows from where episodes begin
-        ended = self._episodes.add(steps, most_steps if is_last else None)
-        return ended, min(most_steps, int(steps.counts.sum()))
+        looked, self._looked = self._looked, None
+        for steps in self._parts(most_steps, self._is_due) if looked is None else [looked]:
+            del steps.step[IS_INIT]  # follows from where episodes begin
+            ended = self._episodes.add(steps, most_steps if is_last else None)
+            made = min(most_steps, int(steps.counts.sum()))
+            most_steps -= made
+            yield ended, made
+            self._due = time.perf_counter() + _KEPT_WITHIN_S
 
     def look(self, most_steps: int) -> StepLayout:
         """Return the layout of up to ``most_steps`` first steps, which are kept for the next ``run``."""
-        self._looked = self._chunk(most_steps)
+        with contextlib.closing(self._parts(most_steps, None)) as parts:
+            self._looked = next(parts)  # all, or those before a failure
         return layout_of(self._looked, self._environment, self._infos.seen)
 
-    def _chunk(self, most_steps: int) -> Steps:
+    def _is_due(self) -> bool:
+        return self._rollout.can_pause and time.perf_counter() >= self._due
+
+    def _parts(self, most_steps: int, should_stop: Callable[[], bool] | None) -> Generator[Steps]:
+        """Yield the steps of a chunk, whose parts end where ``should_stop`` says."""
         length = min(self._chunk_steps, max(1, most_steps // self._num_envs))
         self._chunk_steps = min(CHUNK_STEPS, 2 * self._chunk_steps)
-        if not self._is_seeded:
-            return self._rollout.run(self._policy, length)
-        (chunk,) = self._chunks.spawn(1)
-        with seeded(int(chunk.generate_state(1)[0])), exploring(self._exploration):
-            return self._rollout.run(self._policy, length)
+        made = np.zeros(self._num_envs, np.int64)
+        with contextlib.ExitStack() as stack:
+            if self._is_seeded:
+                (chunk,) = self._chunks.spawn(1)
+                stack.enter_context(seeded(int(chunk.generate_state(1)[0])))
+                stack.enter_context(exploring(self._exploration))
+            while made.max() < length:
+                steps = self._rollout.run(self._policy, length - int(made.max()), should_stop=should_stop)
+                made += steps.counts
+                yield steps
 
     def cut(self) -> list[Ended]:
         """Return the running episodes, flagged truncated."""
@@ -317,9 +339,10 @@ class ShardWorker:
             return UnitResult(0, 0, self._finish(shards) if self._shard_steps else None, is_last=True)
         steps, episodes = 0, self._append(unit, shards, [], 0)
         while not self._is_full() and not self._is_spent(unit, steps, episodes):
-            ended, made = self._session.run(unit.steps - steps, is_last=unit.is_last and unit.episodes is None)
-            steps += made
-            episodes += self._append(unit, shards, ended, episodes)
+            is_last = unit.is_last and unit.episodes is None
+            for ended, made in self._session.run(unit.steps - steps, is_last=is_last):
+                steps += made
+                episodes += self._append(unit, shards, ended, episodes)
         is_last = unit.is_last and self._has_all(unit, steps, episodes)
         if is_last and unit.episodes is None:
             episodes += self._append(unit, shards, self._session.cut(), episodes)
