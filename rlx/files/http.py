@@ -6,7 +6,9 @@ are gzip files themselves. So nothing is decompressed here, and a server that de
 """
 
 import base64
+import ipaddress
 import re
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,6 +28,9 @@ _CLOSED_BUCKET = "atari-replay-datasets"
 _HASH = re.compile(r"\b(crc32c=[A-Za-z0-9+/]{6}==|md5=[A-Za-z0-9+/]{22}==)")
 # Lengths have at most 18 digits; Python refuses to parse numbers of thousands of digits.
 _LENGTH = re.compile(r"[0-9]{1,18}")
+# Where clouds tell a machine its credentials: by name, and at addresses that are not link-local.
+_METADATA_NAMES = frozenset({"metadata.google.internal", "metadata.goog", "metadata", "instance-data"})
+_METADATA_ADDRESSES = frozenset({"fd00:ec2::254", "100.100.100.200", "192.0.0.192"})
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
 
 
@@ -204,7 +209,10 @@ class _ClosingAdapter(requests.adapters.HTTPAdapter):
 
 
 class HttpSession(requests.Session):
-    """Session that follows redirects, but not from https to http: anyone on the line could send other bytes."""
+    """Session that follows redirects, but not from https to http: anyone on the line could send other bytes.
+
+    Nor to a link-local address, unless from one: there, clouds tell a machine its own credentials.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -217,7 +225,23 @@ class HttpSession(requests.Session):
         scheme = urlsplit(urljoin(resp.url, target)).scheme if target else "https"
         if resp.url.startswith("https:") and scheme != "https":
             raise requests.exceptions.InvalidSchema(f"it redirects from https to {scheme}")
+        host = urlsplit(urljoin(resp.url, target)).hostname if target else None
+        if host and _is_link_local(host) and not _is_link_local(urlsplit(resp.url).hostname or ""):
+            raise requests.exceptions.InvalidURL(f"it redirects to {host}, a link-local address")
         return target
+
+
+def _is_link_local(host: str) -> bool:
+    """Return whether a host is in the network that only a machine and its cloud see, however its address is written."""
+    if host in _METADATA_NAMES:
+        return True
+    try:
+        found = {str(info[4][0]).partition("%")[0] for info in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):
+        return False  # the request will say so
+    addresses = [ipaddress.ip_address(one) for one in found]
+    plain = [getattr(one, "ipv4_mapped", None) or one for one in addresses]
+    return any(one.is_link_local or str(one) in _METADATA_ADDRESSES for one in plain)
 
 
 def _shut(response: requests.Response) -> None:

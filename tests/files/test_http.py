@@ -42,6 +42,7 @@ from rlx.errors import (
     SourceError,
     SourceNotFoundError,
 )
+from rlx.files import http as http_files
 from rlx.files.http import HttpFiles
 from rlx.files.location import Location
 from rlx.files.retry import Cancel, RetryPolicy
@@ -755,6 +756,29 @@ def test_a_redirect_to_what_anybody_can_change(
             base.fetch(NAME, here / "there", Silent())
         redirecting.shutdown()
     assert not server.requests
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("169.254.169.254", "169.254.0.1:80", "[fe80::1]", "[::ffff:169.254.169.254]", "2852039166", "0xa9fea9fe"),
+        *("metadata.google.internal", "[fd00:ec2::254]", "100.100.100.200"),
+    ],
+)
+def test_a_redirect_to_a_link_local_address(host: str, base: HttpFiles, server: GcsServer, here: Path) -> None:
+    server.fault("moved", Fault(status=302, headers={"Location": f"http://{host}/latest/meta-data"}), method="*")
+    with pytest.raises(SourceError, match=r"it redirects to \S+, a link-local address"):
+        base.fetch("moved", here, Silent())
+    server.fault("moved", Fault(status=302, headers={"Location": f"//{host}/latest/meta-data"}), method="*")
+    with pytest.raises(SourceError, match=r"it redirects to \S+, a link-local address"):
+        base.stat("moved")
+
+
+def test_a_link_local_address_that_is_asked_for(server: GcsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test's own server, under an address of the kind that redirects may not lead to."""
+    monkeypatch.setattr(http_files, "_METADATA_NAMES", {"127.0.0.1"})
+    server.fault("moved", Fault(status=302, headers={"Location": f"{server.url}/{NAME}"}), method="*")
+    assert HttpFiles(server.url, retry=QUICK).stat("moved").bytes == len(CONTENT)
 
 
 def test_a_redirect_takes_no_password_along(server: GcsServer, here: Path) -> None:
