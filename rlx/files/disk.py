@@ -85,8 +85,7 @@ def file_error(exc: OSError, path: str | os.PathLike[str] | None = None, operati
     if exc.errno in FULL:
         if operation is not None:
             message = f"no room left on the disk of {_named(path)}: {exc.strerror}"
-            return DiskFullError(message, hint="free some space and run the command again")
-        return DiskFullError(message, hint="free some space and run the same command again")
+        return DiskFullError(message, hint="free some space, or inodes (df -i), and run the command again")
     hint = _HINTS.get(exc.errno or 0, "").format(ls=command("ls", "-ld", name) if name else "ls -ld")
     if exc.errno == errno.ENOENT and not done:
         return SourceNotFoundError(message)

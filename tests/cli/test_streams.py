@@ -80,7 +80,10 @@ def test_a_full_disk_is_named_whatever_the_format(
     monkeypatch.setattr("rlx.verbs.sampling.check_room", lambda *_, **__: None)
     result = cli("sample", dataset, "-o", small_disk / f"a.{format}", "--batches", 2000)
     full = f"error: no room left on the disk of {small_disk}/a.{format}: No space left on device\n"
-    assert (result.code, result.err) == (1, f"{full}hint: free some space and run the command again\n")
+    assert (result.code, result.err) == (
+        1,
+        f"{full}hint: free some space, or inodes (df -i), and run the command again\n",
+    )
     assert list(small_disk.iterdir()) == []
 
 

@@ -159,7 +159,7 @@ def test_errors_of_the_disk_by_their_numbers(tmp_path: Path) -> None:
     assert isinstance(full, DiskFullError)
     assert (str(full), full.hint) == (
         f"{tmp_path}: no space left on device",
-        "free some space and run the same command again",
+        "free some space, or inodes (df -i), and run the command again",
     )
     assert isinstance(file_error(FileNotFoundError(errno.ENOENT, "No such file", "a")), SourceNotFoundError)
 

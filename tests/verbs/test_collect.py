@@ -266,7 +266,7 @@ def test_a_full_disk_keeps_finished_shards(small_disk: Path, workers: int) -> No
     path = small_disk / "set"
     with pytest.raises(DiskFullError, match="no room") as error:
         collected(path, "CartPole-v1", steps=1_000_000, shard_steps=1000, workers=workers)
-    assert error.value.hint == "free some space and run the command again"
+    assert error.value.hint == "free some space, or inodes (df -i), and run the command again"
     listed = Manifest.load(path)
     assert listed.steps > 1000
     assert listed.missing

@@ -406,7 +406,7 @@ class TestFullDisk:
         ballast.write_bytes(bytes(shutil.disk_usage(small_disk).free - 4096))
         with pytest.raises(DiskFullError, match="no room left on the disk") as raised:
             from_directory(files, small_disk / "set")
-        assert raised.value.hint == "free some space and run the command again"
+        assert raised.value.hint == "free some space, or inodes (df -i), and run the command again"
         assert "00000" in check_listed(small_disk / "set")
         ballast.unlink()
         report = from_directory(files, small_disk / "set")
