@@ -132,7 +132,7 @@ class Digests:
 
 def pieces_of(path: Path) -> Iterator[bytes]:
     """Yield a file on this machine in pieces."""
-    with opened_file(path, is_buffered=False) as file:
+    with opened_file(path) as file:
         while piece := file.read(_READ_BYTES):
             yield piece
 

@@ -153,18 +153,14 @@ class _Read(io.FileIO):
             return super().readinto(buffer)
 
 
-def opened_file(path: Path, *, is_buffered: bool = True) -> BinaryIO:
+def opened_file(path: Path) -> io.BufferedReader:
     """Open a file for reading; see ``at_once``.
-
-    Args:
-        is_buffered: whether small reads are joined.
 
     Raises:
         FileAccessError: from ``read`` and its like: the disk fails.
         OSError: it cannot be opened.
     """
-    file = _Read(path, opener=at_once)
-    return io.BufferedReader(file) if is_buffered else cast("BinaryIO", file)
+    return io.BufferedReader(_Read(path, opener=at_once))
 
 
 def check_readable(path: Path) -> None:

@@ -121,12 +121,20 @@ def test_ctrl_c(server: GcsServer, tmp_path: Path, jobs: int) -> None:
 
 
 def test_ctrl_c_while_workers_start(files: Path, tmp_path: Path) -> None:
+    interrupted = 0
     for delay in range(0, 6, 2):
         with child("from_directory", str(files), tmp_path / f"{delay}", 2) as started:
             time.sleep(delay * 0.03)
             started.signal_group(signal.SIGINT)
-            assert started.output() == ("interrupted\n", "")
+            output = started.output()
+            # On a machine that lets this process wait, the other may have finished before the signal.
+            if started.process.returncode or output != ("", ""):
+                assert output == ("interrupted\n", "")
+                interrupted += 1
+            else:
+                assert listed(tmp_path / f"{delay}") == [f"{shard:05d}" for shard in RLU_SHARDS]
         check_listed(tmp_path / f"{delay}")
+    assert interrupted
 
 
 def test_a_worker_dies(server: GcsServer, tmp_path: Path) -> None:
