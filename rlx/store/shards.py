@@ -167,7 +167,7 @@ class Shards:
             check_sizes(str(directory), self.records[number].sizes())
         except CorruptDatasetError as exc:
             name = self.records[number].name
-            if name not in Manifest.load(Path(str(self.dataset)), with_files=False).listed:
+            if name not in Manifest.load(Path(str(self.dataset))).listed:
                 raise DatasetError(
                     f"shard {name} of {self.dataset} was dropped since the dataset was opened", hint="open it again"
                 ) from exc

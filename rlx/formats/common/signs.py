@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from rlx.errors import CorruptShardError
-from rlx.files.disk import listed
+from rlx.files.disk import listed, opened_file
 from rlx.formats.common.source import begins_with
 
 _MOST_BYTES = 2**28
@@ -55,11 +55,8 @@ class Sign:
             return False
         if not self.text:
             return True
-        try:
-            with first.open("rb") as file:
-                return self.text in file.read(_MOST_BYTES)
-        except OSError:
-            return False
+        with opened_file(first) as file:
+            return self.text in file.read(_MOST_BYTES)
 
     def _is_in_hdf5(self, path: Path) -> bool:
         from rlx.formats.common.hdf5 import file as hdf5_file  # and with it h5py
@@ -92,7 +89,7 @@ def _holds_archived(path: Path, names: Sequence[str]) -> bool:
     if not path.is_file() or not zipfile.is_zipfile(path):
         return False
     try:
-        with zipfile.ZipFile(path) as archive:
+        with opened_file(path) as file, zipfile.ZipFile(file) as archive:
             return {*names} <= {*archive.namelist()}
-    except (zipfile.BadZipFile, OSError, NotImplementedError, ValueError):
+    except (zipfile.BadZipFile, NotImplementedError, ValueError):
         return False
