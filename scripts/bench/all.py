@@ -30,6 +30,8 @@ BENCHMARKS = (
     "start",
     "sample",
     "loader",
+    "keys",
+    "ports",
     "cold",
     "memory",
     "online",

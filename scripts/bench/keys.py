@@ -1,14 +1,14 @@
-"""CPU time of batches of observations and actions only, beside that of all keys.
+"""CPU time of batches of observations and actions beside that of all keys, and of stacks padded with zeros beside
+repeated frames.
 
-python -m scripts.bench.keys [RUN]
+python -m scripts.bench.keys [--steps 20000] [--json]
 
-Over a dataset of frames, by default the sample run: single transitions, stacks of four frames, and slices and contexts
-of stacks, from a buffer and a loader, by one thread. Figures are medians of
-rounds in which both take turns.
+Over a dataset of frames of Pong: single transitions, stacks of four frames, and slices and contexts of stacks, from a
+buffer and a loader, by one thread. Figures are medians of rounds in which both take turns.
 """
 
-import json
-import sys
+import argparse
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from itertools import cycle
@@ -20,8 +20,12 @@ import torch
 
 import rlx
 from rlx.buffer import FrameStack, ReplayBuffer, SliceSampler
+from rlx.store.step_reader import Padding
+from scripts.bench import timing
+from scripts.bench.run import converted_run
 
 KEYS = ["observation", "action"]
+PADDINGS: tuple[Padding, ...] = ("repeat", "zeros")
 ROUNDS, BATCHES = 15, 20
 
 
@@ -59,18 +63,33 @@ def timed(draw: Callable[[], object]) -> float:
     return (time.process_time() - began) / BATCHES
 
 
+def beside(*draws: Callable[[], object]) -> list[float]:
+    """Milliseconds of CPU time per batch of each, in rounds in which they take turns."""
+    rounds = [[timed(draw) for draw in draws] for _ in range(ROUNDS)]
+    return [1000 * median(times) for times in zip(*rounds, strict=True)]
+
+
 def main() -> None:
-    """Print milliseconds of CPU time per batch, and the share of time that batches of some keys take."""
+    """Time all cases, and print tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=20_000)
+    options = timing.parse(parser)
     torch.set_num_threads(1)
-    data = rlx.open(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[1] / "sample_run")
-    for name, make in CASES.items():
-        draws = {"all": make(data, None), "some": make(data, KEYS)}
-        found: dict[str, list[float]] = {kind: [] for kind in draws}
-        for _ in range(ROUNDS):
-            for kind, draw in draws.items():
-                found[kind].append(timed(draw))
-        every, some = (1000 * median(found[kind]) for kind in ("all", "some"))
-        print(json.dumps({"case": name, "all_ms": round(every, 2), "some_ms": round(some, 2), "share": some / every}))
+    keys, zeros = dict[str, dict[str, float]](), dict[str, dict[str, float]]()
+    with tempfile.TemporaryDirectory() as folder:
+        data = rlx.open(converted_run(Path(folder), "Pong", options.steps, 1, with_peer=False).ours / "Pong/1")
+        for name, make in CASES.items():
+            every, some = beside(make(data, None), make(data, KEYS))
+            keys[name] = {"all_ms": round(every, 2), "some_ms": round(some, 2), "share": round(some / every, 2)}
+        for size in (32, 128, 960):
+            stacks = [buffer(data, batch_size=size, transform=FrameStack(4, padding=kind)) for kind in PADDINGS]
+            repeat, zero = beside(*stacks)
+            zeros[f"{size} stacks"] = {
+                "repeat_ms": round(repeat, 2),
+                "zeros_ms": round(zero, 2),
+                "times": round(zero / repeat, 2),
+            }
+    timing.report({"tables": {"keys": keys, "zeros": zeros}}, options)
 
 
 if __name__ == "__main__":
