@@ -21,7 +21,6 @@ from rlx.formats.common.exporter import (
     Piece,
     action_fields,
     check_names,
-    check_values,
     common_losses,
     extra_fields,
     observation_fields,
@@ -110,7 +109,6 @@ class MinariExporter:
         """Return lost marks of unrecorded final observations, numbers and starts of episodes, and shapes."""
         schema = experience.schema
         check_names(self.title, schema)
-        check_values(self.title, schema)
         leaves = _leaves(schema)
         for name in (*observation_fields(schema), *action_fields(schema)):
             if schema[name].is_text and schema[name].shape:

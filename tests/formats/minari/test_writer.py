@@ -15,7 +15,8 @@ from rlx.errors import ExportError
 from rlx.formats.common.pictures import channels_first
 from rlx.formats.minari.writer import _environment
 from rlx.progress import Silent
-from rlx.schema import Role
+from rlx.schema import Field, Role, Schema
+from rlx.store.dataset import Dataset
 from rlx.testing.dataset_exporter import (
     RICH,
     SAMPLES,
@@ -93,6 +94,22 @@ def test_minari_reads_every_value(sample: str, tmp_path: Path) -> None:
                 rows = rows[1:] if field.role == Role.NEXT else rows[:-1]
             assert (rows.dtype, rows.shape) == (expected.dtype, expected.shape), name
             np.testing.assert_array_equal(rows, expected, err_msg=name)
+
+
+def test_rows_without_values_are_kept(tmp_path: Path) -> None:
+    schema = Schema.of(observation=("float32", (1,)), action=("int64", ()))
+    none, seen = Field("float32", (2, 0), Role.STEP), Field("float32", (0,), Role.OBSERVATION)
+    schema = Schema({**schema.fields, "none": none, "unseen": seen})
+    block = random_block(schema, (2, 3), seed=0, ends="tx")
+    write_dataset(tmp_path / "data", [[block]], schema=schema)
+    export(tmp_path / "data", tmp_path / "root/out-v0", "minari", progress=Silent())
+    for episode, length in zip(read_dataset(tmp_path / "root", "out-v0"), (2, 3), strict=True):
+        assert episode.infos["none"].shape[1:] == (2, 0)
+        assert len(episode.actions) == length
+    source = Fetched(tmp_path / "root/out-v0")
+    convert(source, tmp_path / "back", Options(jobs=1), source_format=None, progress=Silent())
+    found = Dataset(tmp_path / "back").schema
+    assert (found["none"].shape, found["unseen"].shape) == ((2, 0), (0,))
 
 
 @pytest.mark.parametrize("sample", [*SAMPLES, "texts"])

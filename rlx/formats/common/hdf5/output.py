@@ -67,7 +67,7 @@ class Hdf5Output:
             name: path in the file.
             growing: whether the format wants a resizable dataset.
         """
-        is_text = dtype == TEXT
+        is_text, growing = dtype == TEXT, growing and 0 not in shape  # what has no values has no chunks
         row_bytes = max(1, (_REFERENCE_BYTES if is_text else np.dtype(dtype).itemsize) * int(np.prod(shape)))
         large = row_bytes >= _MIN_GZIP_ROW_BYTES and not is_text
         chunk = (max(1, min(count, _CHUNK_BYTES // row_bytes)), *shape) if large or growing else None
