@@ -127,7 +127,7 @@ def test_where_nothing_is_whole_the_cause_is_the_error(cli: Cli, tmp_path: Path)
         (("--codec", "brotli"), 2, "error: codec 'brotli' is unknown: expected one of zstd-dict, zstd, lz4, none"),
         (("--codec", "zstd:level=99"), 2, "error: codec zstd: level 99: expected 0 to 22"),
         (("--to", "memmap", "--codec", "zstd"), 2, "error: "),
-        (("--to", "hdf6"), 2, "error: invalid value for '--to': "),
+        (("--to", "hdf6"), 2, "error: --to 'hdf6' is unknown: expected zarr, memmap, "),
         (("--from", "minari9"), 2, "error: --from 'minari9' is unknown: expected rlx, rlu, "),
         (("--shards", "2-1"), 2, "error: invalid value for '--shards': '2-1'"),
         (("--shards", "x"), 2, "error: invalid value for '--shards': 'x'"),

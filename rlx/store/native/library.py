@@ -81,7 +81,9 @@ def columns(count: int, *arrays: NDArray[Any]) -> Sequence[NDArray[np.int64]]:
     Raises:
         ValueError: one has not the shape [count].
     """
+    made = []
     for array in arrays:
         if array.shape != (count,):
             raise ValueError(f"expected {count:,} numbers, found an array {list(array.shape)}")
-    return [np.ascontiguousarray(array, _INT64) for array in arrays]
+        made.append(np.ascontiguousarray(array, _INT64))
+    return made
