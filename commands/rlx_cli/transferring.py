@@ -76,10 +76,9 @@ def list_runs(
 
     With a URL or a directory, lists only what is there: runs, rlx's datasets in the directory, or those that rlx has
     pushed to an organisation (hf://datasets/ORG) or into a repository (hf://datasets/ORG/NAME) of the Hugging Face hub.
-    With --source, lists
-    local datasets first; it may also be minari, lerobot or hf (the whole hub). By default, downloadable runs are those
-    of a built-in list of RL Unplugged. --sources asks each base that rlx download tries, in order, for run 1 of --game;
-    RLX_SOURCES or ~/.config/rlx/sources.toml configures them.
+    With --source, lists local datasets first; it may also be minari, lerobot or hf (the whole hub). By default,
+    downloadable runs are those of a built-in list of RL Unplugged. --sources asks each base that rlx download tries, in
+    order, for run 1 of --game; RLX_SOURCES or ~/.config/rlx/sources.toml configures them.
     """
     if sources:
         _show_sources(ctx.obj, url=url, remote=remote, local=local, game=game, source=source, search=search)
