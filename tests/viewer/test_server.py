@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -74,6 +75,12 @@ def test_the_page(server: ViewServer) -> None:
     assert server.url == f"http://127.0.0.1:{server.server_port}/"
     assert server.server_address[0] == "127.0.0.1"
     assert get(server, "/", method="HEAD")[2] == b""
+
+
+def test_fifty_clients_at_once(server: ViewServer) -> None:
+    paths = ["/", "/table.json?sort=return", *(f"/episodes/{number}.json" for number in range(6))] * 25
+    with ThreadPoolExecutor(50) as clients:
+        assert {status for status, _, _ in clients.map(lambda path: get(server, path), paths)} == {200}
 
 
 def test_any_episode_and_all_its_frames(server: ViewServer, opened: Dataset) -> None:
