@@ -312,8 +312,8 @@ class CompressedStorage(LazyTensorStorage):
         refs[rows] = found
         return old[old >= 0]
 
-    def _read_columns(self, rows: Rows, paths: Sequence[Path]) -> Columns:
-        small = super()._read_columns(rows, [path for path in paths if path in self._tensors])
+    def _read(self, rows: Rows, paths: Sequence[Path], *, may_be_arrays: bool = False) -> Columns:
+        small = super()._read(rows, [path for path in paths if path in self._tensors], may_be_arrays=may_be_arrays)
         leaves = {**small, **self._read_images(rows, [path for path in paths if path in self._refs])}
         return {path: leaves[path] for path in paths}
 

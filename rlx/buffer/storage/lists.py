@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_leaf_nontensor
 
-from rlx.buffer.index.continuity import Leaves, Path
+from rlx.buffer.index.continuity import Columns, Leaves, Path
 from rlx.buffer.protocol import Keys, Rows, Steps
 from rlx.buffer.storage.ring import RingStorage
 from rlx.errors import SchemaMismatchError
@@ -45,7 +45,7 @@ class ListStorage(RingStorage):
             # A step of its own keeps no other step of the same write alive.
             self._items[row] = {path: value.clone() for path, value in zip(leaves, step, strict=True)}
 
-    def _read(self, rows: Rows, paths: Sequence[Path]) -> Leaves:
+    def _read(self, rows: Rows, paths: Sequence[Path], *, may_be_arrays: bool = False) -> Columns:  # noqa: ARG002
         items = [self._items[row] for row in rows.tolist()]
         if not items:
             return {path: torch.empty(0, *self._schema[path][1], dtype=self._schema[path][0]) for path in paths}

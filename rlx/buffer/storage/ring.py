@@ -131,12 +131,8 @@ class RingStorage(SavedSteps, Storage, ABC):
         """Write leaves [n, ...] at rows [n], each once."""
 
     @abstractmethod
-    def _read(self, rows: Rows, paths: Sequence[Path]) -> Leaves:
-        """Return copies of these leaves at rows [n] that hold something."""
-
-    def _read_columns(self, rows: Rows, paths: Sequence[Path]) -> Columns:
-        """Return copies of these leaves, as tensors or arrays."""
-        return self._read(rows, paths)
+    def _read(self, rows: Rows, paths: Sequence[Path], *, may_be_arrays: bool = False) -> Columns:
+        """Return copies of these leaves at rows [n] that hold something: tensors, or else arrays too."""
 
     def _append(self, rows: Rows, leaves: Columns) -> None:
         """Write leaves [*lane_shape, n, ...] at rows [lanes, n], which follow each other in the rings of all lanes.
@@ -218,7 +214,7 @@ class RingStorage(SavedSteps, Storage, ABC):
         """
         self._ring.check(rows)
         paths = list(self._schema) if keys is None else self._chosen(keys)
-        leaves = self._read_columns(rows, paths) if may_be_arrays else self._read(rows, paths)
+        leaves = self._read(rows, paths, may_be_arrays=may_be_arrays)
         return self._texts.decoded(leaves) if self._texts.paths else leaves
 
     def get_encoded(self, rows: Rows) -> TensorDictBase:

@@ -17,7 +17,7 @@ from rlx.accelerator import device_named, present
 from rlx.buffer.index.continuity import Columns, Leaves, Path, taken
 from rlx.buffer.protocol import Rows
 from rlx.buffer.storage.ring import RingStorage
-from rlx.buffer.storage.step_schema import in_numpy, in_torch, leaves_of, schema_of, signed, text_leaves
+from rlx.buffer.storage.step_schema import in_torch, leaves_of, schema_of, signed, text_leaves
 from rlx.errors import DatasetExistsError, DiskFullError, SamplingError, SchemaMismatchError
 from rlx.files.disk import disk_errors, file_error
 
@@ -87,7 +87,7 @@ class LazyTensorStorage(RingStorage):
         arrays, end = self._arrays if self.ndim == 1 else {}, begin + count
         for path, leaf in leaves.items():
             if path in arrays:
-                array, new = arrays[path], in_numpy(leaf)
+                array, new = arrays[path], leaf.numpy(force=True) if isinstance(leaf, torch.Tensor) else leaf
                 if end <= size:
                     array[begin:end] = new  # a single step, without a dimension of time, is repeated once
                 else:
@@ -99,17 +99,14 @@ class LazyTensorStorage(RingStorage):
             rings[:, begin : begin + before_wrap] = steps[:, :before_wrap]
             rings[:, : count - before_wrap] = steps[:, before_wrap:]
 
-    def _read(self, rows: Rows, paths: Sequence[Path]) -> Leaves:
-        found = self._read_columns(rows, paths).items()
-        return {path: leaf if isinstance(leaf, torch.Tensor) else torch.from_numpy(leaf) for path, leaf in found}
-
-    def _read_columns(self, rows: Rows, paths: Sequence[Path]) -> Columns:
+    def _read(self, rows: Rows, paths: Sequence[Path], *, may_be_arrays: bool = False) -> Columns:
         found: dict[Path, Any] = {}
         at: torch.Tensor | None = None
         for path in paths:
             array = self._arrays.get(path)
             if array is not None and array.strides[0] <= _SMALL:
-                found[path] = array.take(rows, axis=0)
+                taken_rows = array.take(rows, axis=0)
+                found[path] = taken_rows if may_be_arrays else torch.from_numpy(taken_rows)
                 continue
             at = torch.from_numpy(rows).to(self.device) if at is None else at
             leaf = self._tensors[path]
@@ -192,8 +189,8 @@ class LazyMemmapStorage(LazyTensorStorage):
         self._written += new
         self._writes[0] = self._written
 
-    def _read_columns(self, rows: Rows, paths: Sequence[Path]) -> Columns:
-        leaves = super()._read_columns(rows, paths)
+    def _read(self, rows: Rows, paths: Sequence[Path], *, may_be_arrays: bool = False) -> Columns:
+        leaves = super()._read(rows, paths, may_be_arrays=may_be_arrays)
         if new := int(self._writes[0]) - self._written:
             lanes, times = self._ring.locate(rows)
             if (times < self._ring.tail[lanes] + new - self._ring.size).any():
