@@ -1,9 +1,10 @@
 """``rlx.open`` and its result: a dataset with the verbs of rlx as methods."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +21,33 @@ from rlx.store import dataset as stored
 from rlx.store.codec import Codec
 from rlx.store.statistics import statistics_of, summary
 from rlx.store.step_reader import SelectedSteps
-from rlx.verbs.arguments import BatchFormat, Engine, ExportFormat, FunctionUnit, SplitUnit, Store, StrPath
-from rlx.verbs.merging import split
+from rlx.verbs.arguments import Engine, ExportFormat, FunctionUnit, Store, StrPath
+from rlx.verbs.merge import split as split_dataset
+from rlx.verbs.sample import sample as sample_datasets
 from rlx.wording import command
 
 if TYPE_CHECKING:
     from rlx.verbs.export import ExportReport
-    from rlx.verbs.preprocessing import StepFunction, Transforms
-    from rlx.verbs.sample import Sample
+    from rlx.verbs.preprocess import StepFunction, Transforms
+    from rlx.verbs.sampling import Sample
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _like(
+    verb: Callable[Concatenate[Any, P], Any],
+) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, P], R]]:
+    """Return a decorator for a method that hands its arguments on to a function: it gets that function's signature."""
+
+    def decorate(method: Callable[..., R]) -> Callable[Concatenate[Any, P], R]:
+        own, theirs = signature(method), signature(verb)
+        (first, *_), (_, *others) = own.parameters.values(), theirs.parameters.values()
+        method.__dict__["__signature__"] = own.replace(parameters=[first, *others])
+        return method
+
+    return decorate
 
 
 class Dataset(stored.Dataset):
@@ -140,18 +160,8 @@ class Dataset(stored.Dataset):
 
         return self.select(largest(self.trajectories, amount, by))
 
-    def split(
-        self,
-        fractions: Iterable[float],
-        *,
-        by: SplitUnit = "trajectory",
-        seed: int = 0,
-        part: int | None = None,
-        output: StrPath | Sequence[StrPath] | None = None,
-        jobs: int | None = None,
-        overwrite: bool = False,
-        progress: Progress | None = None,
-    ) -> "list[Dataset]":
+    @_like(split_dataset)
+    def split(self, *arguments: Any, **options: Any) -> "list[Dataset]":
         """Split the trajectories into several datasets and return them; the arguments are those of ``rlx.split``.
 
         Example:
@@ -159,17 +169,7 @@ class Dataset(stored.Dataset):
             >>> len(train) + len(test) == len(rlx.open("cartpole"))
             True
         """
-        reports = split(
-            self.path,
-            fractions,
-            by=by,
-            seed=seed,
-            part=part,
-            output=output,
-            jobs=jobs,
-            overwrite=overwrite,
-            progress=progress,
-        )
+        reports = split_dataset(self.path, *arguments, **options)
         return [Dataset(report.dataset) for report in reports]
 
     def preprocess(
@@ -196,7 +196,7 @@ class Dataset(stored.Dataset):
             >>> small[0]["next", "reward"]
             tensor([0.5000])
         """
-        from rlx.verbs.preprocessing import listed, preprocess  # most datasets are only read
+        from rlx.verbs.preprocess import listed, preprocess  # most datasets are only read
 
         preprocess(
             self._directory,
@@ -216,45 +216,15 @@ class Dataset(stored.Dataset):
         )
         return Dataset(destination)
 
-    def sample(
-        self,
-        *,
-        batch_size: int = 128,
-        slice_len: int | None = None,
-        num_slices: int | None = None,
-        stack: int = 1,
-        n_step: int = 1,
-        gamma: float | None = None,
-        batches: int = 1,
-        seed: int | None = None,
-        without_replacement: bool = False,
-        no_strict_length: bool = False,
-        output: "StrPath | BinaryIO | None" = None,
-        format: BatchFormat | None = None,
-    ) -> "Sample":
+    @_like(sample_datasets)
+    def sample(self, **options: Any) -> "Sample":
         """Draw steps or slices, and return or write them; the arguments are those of ``rlx.sample``.
 
         Example:
             >>> rlx.open("cartpole").sample(batch_size=32, seed=0).batch["observation"].shape
             torch.Size([32, 4])
         """
-        from rlx.verbs.sample import sample
-
-        return sample(
-            self,
-            batch_size=batch_size,
-            slice_len=slice_len,
-            num_slices=num_slices,
-            stack=stack,
-            n_step=n_step,
-            gamma=gamma,
-            batches=batches,
-            seed=seed,
-            without_replacement=without_replacement,
-            no_strict_length=no_strict_length,
-            output=output,
-            format=format,
-        )
+        return sample_datasets(self, **options)
 
     def export(
         self,
@@ -272,7 +242,7 @@ class Dataset(stored.Dataset):
             >>> rlx.open("cartpole").export("cartpole.hdf5", "d4rl").steps
             1000
         """
-        from rlx.verbs.creating import convert
+        from rlx.verbs.convert import convert
 
         return convert(
             self.path, destination, to=to, capacity=capacity, shards=shards, overwrite=overwrite, progress=progress

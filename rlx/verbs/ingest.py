@@ -25,8 +25,8 @@ from rlx.store.dataset_writer import Claim, DatasetWriter, open_writer
 from rlx.store.dictionary import Beginning
 from rlx.store.layout import shard_name
 from rlx.store.writer import ShardFormat, train_dictionaries
+from rlx.verbs.arguments import Options
 from rlx.verbs.citation import given_citations, write_citations
-from rlx.verbs.options import Options
 from rlx.verbs.report import FROM, Report, manifest_at, other_work
 from rlx.verbs.shard_task import ShardResult, ShardTask, SharedSource, attempt, convert_shard
 from rlx.verbs.transfers import Delivery

@@ -29,8 +29,8 @@ from rlx.manifest import Manifest
 from rlx.progress import Silent
 from rlx.schema import TEXT, Field, Role, Schema
 from rlx.store.dataset import Dataset
-from rlx.verbs.convert import open_source
 from rlx.verbs.export import ExportReport, SelectedShards, export
+from rlx.verbs.inputs import open_source
 from tests.contracts.exporter import contents
 from tests.contracts.source import Trajectory, read
 from tests.factories import cut, write_dataset

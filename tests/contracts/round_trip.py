@@ -14,8 +14,8 @@ from rlx.block import Block
 from rlx.errors import ExportError
 from rlx.progress import Silent
 from rlx.schema import FLAGS, Schema
-from rlx.verbs.convert import open_source
 from rlx.verbs.export import export
+from rlx.verbs.inputs import open_source
 from tests.contracts.source import Trajectory, read
 from tests.factories import write_dataset
 

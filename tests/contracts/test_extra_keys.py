@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlx.formats.common.fields import NOT_TAKEN
-from rlx.verbs.convert import open_source
+from rlx.verbs.inputs import open_source
 from tests.bad_files import NAMES
 from tests.contracts.source import read
 from tests.extra_keys import ADD, IMPOSSIBLE, KINDS, Values

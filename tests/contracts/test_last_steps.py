@@ -11,8 +11,8 @@ import pyarrow.parquet
 import pytest
 
 from rlx.progress import Silent
-from rlx.verbs.convert import open_source
 from rlx.verbs.export import export
+from rlx.verbs.inputs import open_source
 from tests.array_record_files import changed_records
 from tests.bad_files import NAMES
 from tests.contracts.dataset_exporter import whole_dataset

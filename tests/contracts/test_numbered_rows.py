@@ -16,7 +16,7 @@ from rlx.formats.common.rows import table as row_table
 from rlx.formats.common.source import Source
 from rlx.formats.mds.layout import Encoding
 from rlx.formats.mds.writer import OpenShard
-from rlx.verbs.convert import open_source
+from rlx.verbs.inputs import open_source
 from tests.contracts.source import Trajectory, read
 
 Rows = dict[str, NDArray[Any]]

@@ -17,8 +17,8 @@ from rlx.files import lock
 from rlx.files.atomic import whole
 from rlx.formats.registry import writable
 from rlx.progress import Silent
-from rlx.verbs.convert import open_source
 from rlx.verbs.export import export
+from rlx.verbs.inputs import open_source
 from tests.conftest import Cli
 from tests.contracts.dataset_exporter import SAMPLES, random_block
 from tests.contracts.source import read

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rlx.formats.registry import writable
 from rlx.progress import Silent
 from rlx.schema import FLAGS, REQUIRED, RESERVED, Field, Role, Schema
-from rlx.verbs.convert import open_source
 from rlx.verbs.export import export
+from rlx.verbs.inputs import open_source
 from tests.contracts.dataset_exporter import random_block
 from tests.contracts.round_trip import check_there_and_back
 from tests.factories import write_dataset

@@ -13,8 +13,8 @@ import pytest
 
 from rlx.formats.common.fields import not_taken
 from rlx.progress import Silent
-from rlx.verbs.convert import open_source
 from rlx.verbs.export import export
+from rlx.verbs.inputs import open_source
 from tests.contracts.dataset_exporter import SAMPLES, random_block
 from tests.contracts.round_trip import DESTINATIONS
 from tests.contracts.source import read

@@ -9,8 +9,8 @@ from rlx.formats.registry import formats
 from rlx.progress import Silent
 from rlx.store.dataset import Dataset
 from rlx.store.trajectories import Trajectories
-from rlx.verbs.convert import open_source
 from rlx.verbs.export import SelectedShards, export, survey
+from rlx.verbs.inputs import open_source
 from tests.contracts.dataset_exporter import SAMPLES, random_block, whole_dataset
 from tests.contracts.source import read
 from tests.factories import cut, write_dataset

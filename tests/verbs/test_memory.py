@@ -15,8 +15,8 @@ from rlx.formats.parquet import writer as parquet_dataset
 from rlx.formats.registry import writable
 from rlx.progress import Silent
 from rlx.schema import Schema
-from rlx.verbs.convert import open_source
 from rlx.verbs.export import export
+from rlx.verbs.inputs import open_source
 from tests.contracts.dataset_exporter import random_block
 from tests.factories import write_dataset
 

@@ -12,7 +12,7 @@ from rlx.errors import MissingExtraError
 from rlx.formats.array_record import writer
 from rlx.formats.array_record.record import parse
 from rlx.formats.common import record_files
-from rlx.verbs.convert import open_source
+from rlx.verbs.inputs import open_source
 from tests.contracts.dataset_exporter import RICH, SAMPLES, DatasetExporterContract, whole_dataset
 from tests.contracts.source import Trajectory, read, same
 

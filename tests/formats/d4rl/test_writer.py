@@ -15,8 +15,8 @@ import pytest
 from rlx.formats.common.hdf5.episodes import extra_columns
 from rlx.progress import Silent
 from rlx.schema import Role
-from rlx.verbs.convert import open_source
 from rlx.verbs.export import export
+from rlx.verbs.inputs import open_source
 from tests.contracts.dataset_exporter import RICH, SAMPLES, Arrays, DatasetExporterContract, random_block, whole_dataset
 from tests.contracts.source import read
 from tests.factories import write_dataset

@@ -18,8 +18,8 @@ from rlx.errors import ExportError
 from rlx.formats.dopamine.writer import DopamineExporter
 from rlx.progress import Silent
 from rlx.schema import Field, Role, Schema
-from rlx.verbs.convert import open_source
 from rlx.verbs.export import SelectedShards, export_dataset
+from rlx.verbs.inputs import open_source
 from tests.contracts.dataset_exporter import SAMPLES, Arrays, DatasetExporterContract, random_block
 from tests.contracts.exporter import contents
 from tests.contracts.source import Trajectory, read

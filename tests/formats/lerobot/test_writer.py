@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
+import rlx
 from rlx.errors import ExportError
 from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.lerobot import tables
@@ -19,9 +20,8 @@ from rlx.formats.lerobot import writer as lerobot
 from rlx.progress import Silent
 from rlx.schema import Field, Role
 from rlx.store.dataset import Dataset
-from rlx.verbs.convert import Fetched, convert, open_source
 from rlx.verbs.export import export
-from rlx.verbs.options import Options
+from rlx.verbs.inputs import open_source
 from tests.contracts.dataset_exporter import (
     RICH,
     SAMPLES,
@@ -148,7 +148,7 @@ class TestLeRobot(DatasetExporterContract):
         times = pyarrow.array((np.array(since) / 25).astype(np.float32))
         table = table.set_column(place, "timestamp", times)
         pyarrow.parquet.write_table(table.append_column("next.truncated", pyarrow.array([False] * 12)), file)
-        convert(Fetched(source), tmp_path / "data", Options(jobs=1), source_format="lerobot", progress=Silent())
+        rlx.convert(source, tmp_path / "data", from_="lerobot", jobs=1)
         report = export(tmp_path / "data", path, "lerobot", progress=Silent())
         assert report.losses == []
         told = json.loads((path / "meta/info.json").read_text())

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+import rlx
 from rlx.errors import ExportError
 from rlx.formats.common.pictures import channels_first
 from rlx.formats.minari.writer import _environment
 from rlx.progress import Silent
 from rlx.schema import Role
-from rlx.verbs.convert import Fetched, convert, open_source
 from rlx.verbs.export import export
-from rlx.verbs.options import Options
+from rlx.verbs.inputs import open_source
 from tests.contracts.dataset_exporter import (
     RICH,
     SAMPLES,
@@ -193,7 +193,7 @@ def test_what_minari_wrote_comes_back_equal(
     """Spaces, values, infos, texts and what is said of the dataset, by Minari's own reader, through a dataset."""
     write_minari(tmp_path / "root", "one-v0", observation=observation, action=action, author="Ada", algorithm_name="rl")
     source = tmp_path / "root/one-v0"
-    convert(Fetched(source), tmp_path / "data", Options(jobs=1), source_format="minari", progress=Silent())
+    rlx.convert(source, tmp_path / "data", from_="minari", jobs=1)
     report = export(tmp_path / "data", tmp_path / "root/two-v0", "minari", progress=Silent())
     assert report.losses == []
     with datasets_at(tmp_path / "root"):

@@ -7,7 +7,7 @@ import pytest
 
 from rlx.formats.parquet import writer as parquet_dataset
 from rlx.schema import Role
-from rlx.verbs.convert import open_source
+from rlx.verbs.inputs import open_source
 from tests.contracts.dataset_exporter import RICH, DatasetExporterContract, whole_dataset
 from tests.contracts.source import read
 

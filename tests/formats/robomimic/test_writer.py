@@ -17,8 +17,8 @@ from rlx.formats.common.pictures import channels_last
 from rlx.formats.robomimic.writer import _keys
 from rlx.progress import Silent
 from rlx.schema import Field, Role
-from rlx.verbs.convert import open_source
 from rlx.verbs.export import export
+from rlx.verbs.inputs import open_source
 from tests.contracts.dataset_exporter import (
     RICH,
     SAMPLES,
