@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,12 @@ from rlx.home import cache_home
 from rlx.manifest import ShardRecord
 from rlx.progress import Progress
 from rlx.store import dataset as stored
-from rlx.store.codec import Codec
 from rlx.store.statistics import statistics_of, summary
 from rlx.store.step_reader import SelectedSteps
-from rlx.verbs.arguments import Engine, ExportFormat, FunctionUnit, Store, StrPath
+from rlx.verbs.arguments import ExportFormat, StrPath
 from rlx.verbs.merge import split as split_dataset
+from rlx.verbs.preprocess import PreprocessArguments, listed
+from rlx.verbs.preprocess import preprocess as preprocess_dataset
 from rlx.verbs.sample import sample as sample_datasets
 from rlx.wording import command
 
@@ -34,20 +35,32 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _signed(verb: Callable[..., Any], *left_out: str) -> Callable[[F], F]:
+    """Return a decorator for a method that hands ``**options`` on to a function: its signature names them."""
+
+    def decorate(method: F) -> F:
+        own = [
+            one
+            for one in signature(method).parameters.values()
+            if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+        ]
+        _, *theirs = signature(verb).parameters.values()
+        named = {*left_out, *(one.name for one in own)}
+        parameters = [*own, *(one for one in theirs if one.name not in named)]
+        method.__dict__["__signature__"] = signature(method).replace(parameters=parameters)
+        return method
+
+    return decorate
 
 
 def _like(
     verb: Callable[Concatenate[Any, P], Any],
 ) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, P], R]]:
-    """Return a decorator for a method that hands its arguments on to a function: it gets that function's signature."""
-
-    def decorate(method: Callable[..., R]) -> Callable[Concatenate[Any, P], R]:
-        own, theirs = signature(method), signature(verb)
-        (first, *_), (_, *others) = own.parameters.values(), theirs.parameters.values()
-        method.__dict__["__signature__"] = own.replace(parameters=[first, *others])
-        return method
-
-    return decorate
+    """Return a decorator for a method that hands all its arguments on to a function, also for type checkers."""
+    return _signed(verb)
 
 
 class Dataset(stored.Dataset):
@@ -172,22 +185,14 @@ class Dataset(stored.Dataset):
         reports = split_dataset(self.path, *arguments, **options)
         return [Dataset(report.dataset) for report in reports]
 
+    @_signed(preprocess_dataset, "dry_run")
     def preprocess(
         self,
         destination: StrPath,
         fn: "str | StepFunction | None" = None,
         *,
         transform: "Transforms | None" = None,
-        per: FunctionUnit = "block",
-        chunk_size: int = 1024,
-        steps: int | None = None,
-        num_workers: int | None = None,
-        engine: Engine = "local",
-        ray_address: str | None = None,
-        store: Store = "zarr",
-        codec: str | Codec | None = None,
-        overwrite: bool = False,
-        progress: Progress | None = None,
+        **options: Unpack[PreprocessArguments],
     ) -> "Dataset":
         """Transform the dataset into a new one, and return that; the arguments are those of ``rlx.preprocess``.
 
@@ -196,24 +201,8 @@ class Dataset(stored.Dataset):
             >>> small[0]["next", "reward"]
             tensor([0.5000])
         """
-        from rlx.verbs.preprocess import listed, preprocess  # most datasets are only read
-
-        preprocess(
-            self._directory,
-            destination,
-            transform=[*self._transforms, *listed(transform)],
-            fn=fn,
-            per=per,
-            chunk_size=chunk_size,
-            steps=steps,
-            num_workers=num_workers,
-            engine=engine,
-            ray_address=ray_address,
-            store=store,
-            codec=codec,
-            overwrite=overwrite,
-            progress=progress,
-        )
+        transforms = [*self._transforms, *listed(transform)]
+        preprocess_dataset(self._directory, destination, transform=transforms, fn=fn, **options)
         return Dataset(destination)
 
     @_like(sample_datasets)

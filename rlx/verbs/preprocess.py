@@ -34,14 +34,19 @@ if TYPE_CHECKING:
     StepFunction = Callable[[TensorDictBase], TensorDictBase]
 
 
-class _PreprocessArguments(WriteArguments, total=False):
-    transform: "Transforms | None"
-    fn: "str | StepFunction | None"
+class PreprocessArguments(WriteArguments, total=False):
+    """Arguments of ``preprocess`` beside the transforms and the function."""
+
     per: FunctionUnit
     chunk_size: int
     steps: int | None
     num_workers: int | None
     store: Store
+
+
+class _PreprocessArguments(PreprocessArguments, total=False):
+    transform: "Transforms | None"
+    fn: "str | StepFunction | None"
 
 
 @overload
