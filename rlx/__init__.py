@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from rlx.buffer.loader import loader as loader
     from rlx.buffer.run_checkpoint import Checkpoint as Checkpoint
     from rlx.collector import Collector as Collector
-    from rlx.verbs.checking import diff as diff
-    from rlx.verbs.checking import doctor as doctor
-    from rlx.verbs.checking import repair as repair
-    from rlx.verbs.checking import verify as verify
-    from rlx.verbs.creating import collect as collect
-    from rlx.verbs.creating import convert as convert
+    from rlx.verbs.catalog import list_runs as list_runs
+    from rlx.verbs.collect import collect as collect
+    from rlx.verbs.convert import convert as convert
     from rlx.verbs.dataset import Dataset as Dataset
     from rlx.verbs.dataset import open as open
+    from rlx.verbs.doctor import diff as diff
+    from rlx.verbs.doctor import doctor as doctor
+    from rlx.verbs.download import download as download
     from rlx.verbs.inspect import cite as cite
     from rlx.verbs.inspect import inspect as inspect
-    from rlx.verbs.merging import merge as merge
-    from rlx.verbs.merging import split as split
-    from rlx.verbs.preprocessing import preprocess as preprocess
+    from rlx.verbs.merge import merge as merge
+    from rlx.verbs.merge import split as split
+    from rlx.verbs.preprocess import preprocess as preprocess
+    from rlx.verbs.pull import pull as pull
+    from rlx.verbs.push import push as push
     from rlx.verbs.sample import sample as sample
-    from rlx.verbs.transferring import download as download
-    from rlx.verbs.transferring import list_runs as list_runs
-    from rlx.verbs.transferring import pull as pull
-    from rlx.verbs.transferring import push as push
+    from rlx.verbs.verify import repair as repair
+    from rlx.verbs.verify import verify as verify
     from rlx.verbs.view import view as view
 
     __version__: str

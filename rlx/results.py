@@ -9,18 +9,18 @@ if TYPE_CHECKING:
     from rlx.store.repair import Repair as Repair
     from rlx.store.verification import Problem as Problem
     from rlx.store.verification import Verification as Verification
-    from rlx.verbs.catalog import CatalogEntry as CatalogEntry
-    from rlx.verbs.diff import Comparison as Comparison
-    from rlx.verbs.diff import Difference as Difference
-    from rlx.verbs.doctor import Checkup as Checkup
-    from rlx.verbs.download import DownloadPlan as DownloadPlan
-    from rlx.verbs.download import PlannedFile as PlannedFile
+    from rlx.verbs.checkup import Checkup as Checkup
+    from rlx.verbs.comparison import Comparison as Comparison
+    from rlx.verbs.comparison import Difference as Difference
     from rlx.verbs.export import ExportReport as ExportReport
-    from rlx.verbs.inspect import Inspection as Inspection
-    from rlx.verbs.inspect import TrajectoryTable as TrajectoryTable
-    from rlx.verbs.preprocess import Preview as Preview
+    from rlx.verbs.fetching import DownloadPlan as DownloadPlan
+    from rlx.verbs.fetching import PlannedFile as PlannedFile
+    from rlx.verbs.inspection import Inspection as Inspection
+    from rlx.verbs.inspection import TrajectoryTable as TrajectoryTable
+    from rlx.verbs.recipe import Preview as Preview
     from rlx.verbs.report import Report as Report
-    from rlx.verbs.sample import Sample as Sample
+    from rlx.verbs.runs import CatalogEntry as CatalogEntry
+    from rlx.verbs.sampling import Sample as Sample
     from rlx.verbs.sources import SourceStatus as SourceStatus
     from rlx.verbs.transfers import PlannedTransfer as PlannedTransfer
     from rlx.verbs.transfers import TransferPlan as TransferPlan

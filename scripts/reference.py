@@ -12,7 +12,7 @@ from enum import Enum
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_origin
 
 PACKAGES = ("rlx", "rlx.buffer", "rlx.collector", "rlx.datasets", "rlx.results", "rlx.errors")
 DIRECTORY = Path(__file__).parents[1] / "docs" / "reference"
@@ -195,6 +195,8 @@ def _parameters(parameters: list[inspect.Parameter]) -> Iterator[str]:
 
 def _plain(annotation: Any) -> str:
     """Return an annotation, or a default, without the modules of its names."""
+    if get_origin(annotation) is Annotated:
+        return _plain(annotation.__origin__)
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     text = re.sub(r"ForwardRef\('([^']*)'.*?\)", r"\1", text)
     return re.sub(r"\b(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])", "", text) if not text.startswith(" = '") else text

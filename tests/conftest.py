@@ -18,9 +18,10 @@ from hypothesis import settings
 from rlx.engine.ray_cluster import ray_cluster
 from rlx.progress import Silent
 from rlx.testing.dataset_exporter import small_disk, whole_dataset
-from rlx.verbs.convert import Fetched, convert
+from rlx.verbs.arguments import Options
+from rlx.verbs.convert import convert_files
 from rlx.verbs.export import EXPORT_FORMATS, export
-from rlx.verbs.options import Options
+from rlx.verbs.inputs import Fetched
 from rlx_cli.app import main
 from tests.azure_server import AzureServer, azurite
 from tests.bad_files import NAMES
@@ -141,7 +142,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
 def _pong(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("pong") / "dataset"
     options = Options(jobs=1, command="rlx convert sample")
-    convert(Fetched(SAMPLE_RUN), path, options, source_format=None, progress=Silent())
+    convert_files(Fetched(SAMPLE_RUN), path, options, source_format=None, progress=Silent())
     return path
 
 

@@ -16,10 +16,10 @@ from rlx.files.opening import open_location, open_source
 from rlx.files.retry import RetryPolicy
 from rlx.home import locate
 from rlx.progress import Silent
-from rlx.verbs.catalog import remote_runs
-from rlx.verbs.download import download
-from rlx.verbs.options import Options
+from rlx.verbs.arguments import Options
+from rlx.verbs.fetching import download_run
 from rlx.verbs.pull import pull
+from rlx.verbs.runs import remote_runs
 from rlx.wording import sizes, words_of
 from tests.factories import make_block, write_dataset
 from tests.gcs_server import Fault, GcsServer
@@ -63,7 +63,7 @@ URLS = {
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("url", URLS)
 def test_no_error_of_the_library_has_a_secret(call: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlx.verbs.catalog._FEW_RETRIES", RetryPolicy(attempts=1))
+    monkeypatch.setattr("rlx.verbs.runs._FEW_RETRIES", RetryPolicy(attempts=1))
     monkeypatch.setattr("rlx.files.bucket.DEFAULT_RETRY", RetryPolicy(attempts=1))
     with pytest.raises(RlxError) as raised:
         CALLS[call](URLS[url])
@@ -81,7 +81,7 @@ def test_what_is_recorded_of_a_mirror(tmp_path: Path) -> None:
             bases.append(server.url)
             source = f"{server.url.replace('://', f'://me:{SECRETS[0]}@')}?{QUERY}"
             chosen = Options(jobs=1, shards=shards)
-            download("Pong/5", tmp_path / "set", chosen, source=source, layout="rlu", progress=Silent())
+            download_run("Pong/5", tmp_path / "set", chosen, source=source, layout="rlu", progress=Silent())
     assert rlx.open(tmp_path / "set").manifest.notes["origin"] == bases
 
 

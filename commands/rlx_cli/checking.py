@@ -1,27 +1,25 @@
 """``rlx verify``, ``rlx repair``, ``rlx doctor`` and ``rlx diff``: checks of the bytes and the meaning of datasets."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+import rlx
 from rlx.wording import command, plural, size, without_secrets
-from rlx_cli.options import AnyDatasetArgument, DatasetArgument, FromOption, complete_datasets
 from rlx_cli.output import Output, Part, as_options, table
 from rlx_cli.progress import showing
 from rlx_cli.report import CORRUPT, ERROR, unreadable_error
+from rlx_cli.signature import command_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rlx.checks.check import Finding
-    from rlx.verbs.doctor import Checkup
+    from rlx.verbs.checkup import Checkup
 
 
-def verify(
-    ctx: typer.Context,
-    dataset: AnyDatasetArgument,
-) -> None:
+@command_of(rlx.verify)
+def verify(ctx: typer.Context, dataset: str) -> None:
     """Verify the checksums of a dataset against its manifest.
 
     \b
@@ -33,7 +31,6 @@ def verify(
     Exits with 3 if a file is damaged, and with 1 if one cannot be read. Leftovers of
     interrupted commands are counted, not reported as damage.
     """
-    import rlx
     from rlx.files.urls import is_url
     from rlx.verbs.transfers import replacement
 
@@ -61,13 +58,8 @@ def verify(
     raise typer.Exit(CORRUPT)
 
 
-def repair(
-    ctx: typer.Context,
-    dataset: DatasetArgument,
-    delete: Annotated[
-        bool, typer.Option("--delete", help="Delete damaged shards instead of moving them to DATASET/.damaged.")
-    ] = False,
-) -> None:
+@command_of(rlx.repair)
+def repair(ctx: typer.Context, dataset: str, **options: Any) -> None:
     """Drop the damaged shards of a dataset and keep the others.
 
     \b
@@ -79,11 +71,9 @@ def repair(
     steps and the command that restores them. Keeps shards that cannot be
     read (no permission, a failing disk), and then exits with 1.
     """
-    import rlx
-
     output: Output = ctx.obj
     with showing(output, f"repair {dataset}") as progress:
-        done = rlx.repair(dataset, delete=delete, progress=progress)
+        done = rlx.repair(dataset, **options, progress=progress)
     lost = "" if done.lost_steps is None else f" ({plural(done.lost_steps, 'step')})"
     kept = f"kept {plural(len(done.kept), 'intact shard')}"
     lines = [f"{dataset}: {kept}, dropped {len(done.dropped):,}{lost}"]
@@ -97,32 +87,8 @@ def repair(
         raise typer.Exit(ERROR)
 
 
-def doctor(
-    ctx: typer.Context,
-    dataset: Annotated[
-        str,
-        typer.Argument(
-            metavar="DATASET|FILE",
-            help="Path, id or URL of a dataset, or a path that rlx convert reads.",
-            autocompletion=complete_datasets,
-        ),
-    ],
-    from_: FromOption = None,
-    against: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--against", metavar="DATASET", help="Dataset that must not share episodes with this one; repeatable."
-        ),
-    ] = None,
-    sample: Annotated[
-        int | None,
-        typer.Option("--sample", min=1, metavar="N", help="Number of trajectories to check.", show_default="all"),
-    ] = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Write a copy without the trajectories that have errors.")] = False,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Directory of the fixed dataset.")
-    ] = None,
-) -> None:
+@command_of(rlx.doctor)
+def doctor(ctx: typer.Context, dataset: str, **options: Any) -> None:
     """Check a dataset for wrong flags, rewards, duplicates and NaN.
 
     \b
@@ -136,14 +102,10 @@ def doctor(
     repeated images, decreasing timestamps and more. Exits with 3 if it finds an error. To verify checksums, use
     rlx verify.
     """
-    import rlx
-
     shown: Output = ctx.obj
     name = without_secrets(dataset)
     with showing(shown, f"doctor {name}") as progress:
-        checkup = rlx.doctor(
-            dataset, from_=from_, against=against, sample=sample, fix=fix, output=output, progress=progress
-        )
+        checkup = rlx.doctor(dataset, **options, progress=progress)
     parts = [_summary(name, checkup)]
     if (copy := checkup.fixed) is not None:
         parts.append(f"{copy.dataset} keeps {plural(copy.trajectories, 'trajectory')} and leaves out {copy.left_out:,}")
@@ -174,16 +136,8 @@ def _advice(findings: "Sequence[Finding]") -> list[str]:
     return ["", *(f"{one.check}: {one.why}. Fix: {as_options(one.remedy)}." for one in findings)]
 
 
-def diff(
-    ctx: typer.Context,
-    a: Annotated[
-        str,
-        typer.Argument(
-            metavar="A", help="First dataset: path, id below $RLX_HOME, or URL.", autocompletion=complete_datasets
-        ),
-    ],
-    b: Annotated[str, typer.Argument(metavar="B", help="Second dataset.", autocompletion=complete_datasets)],
-) -> None:
+@command_of(rlx.diff)
+def diff(ctx: typer.Context, a: str, b: str) -> None:
     """Compare two datasets, down to every field of every step.
 
     \b
@@ -196,8 +150,6 @@ def diff(
     or number of shards counts as one difference each. Does not read files with equal lengths and checksums in both
     manifests.
     """
-    import rlx
-
     output: Output = ctx.obj
     first, second = without_secrets(a), without_secrets(b)
     with showing(output, f"diff {first} {second}") as progress:

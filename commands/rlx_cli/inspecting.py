@@ -4,17 +4,18 @@ import math
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+import rlx
 from rlx.errors import RlxError
 from rlx.files.urls import is_url
 from rlx.verbs.arguments import with_destination
 from rlx.wording import note_in_words, number, pasteable, plural, shape, size, sparkline, without_secrets
-from rlx_cli.options import AnyDatasetArgument
 from rlx_cli.output import Output, Part, facts, table
 from rlx_cli.rows import JsonRows, Listing
+from rlx_cli.signature import command_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,18 +28,8 @@ _MOST_PARTS = 32  # of a vector: rows of the table
 _TRAJECTORY_COLUMNS = (">trajectory", "shard", ">start", ">length", ">return", "end", "whole")
 
 
-def inspect(
-    ctx: typer.Context,
-    dataset: AnyDatasetArgument,
-    stats: Annotated[
-        bool, typer.Option("--stats", help="Add statistics of returns, lengths, rewards, actions and observations.")
-    ] = False,
-    trajectories: Annotated[bool, typer.Option("--trajectories", help="Add a table of all trajectories.")] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", metavar="FILE", help="Plot returns, lengths, rewards and actions to FILE.png."),
-    ] = None,
-) -> None:
+@command_of(rlx.inspect)
+def inspect(ctx: typer.Context, dataset: str, plot: Path | None, **options: Any) -> None:
     """Show what a dataset contains and where it came from.
 
     \b
@@ -53,10 +44,8 @@ def inspect(
     are counted separately. Reads only the manifest, unless --trajectories needs the trajectory table, or --plot
     rewards and actions; the table of one or two local shards is always read.
     """
-    import rlx
-
     output: Output = ctx.obj
-    found = rlx.inspect(dataset, stats=stats, trajectories=trajectories, plot=plot)
+    found = rlx.inspect(dataset, plot=plot, **options)
     document = replace(found, trajectory=None).to_json()
     parts: list[Part] = [*_overview(document)]
     if found.stats is not None:
@@ -198,10 +187,8 @@ def _trajectory_lines(parts: "Iterable[Mapping[str, Any]]") -> "Iterator[tuple[s
             yield (str(id), part["shard"], *shown, end, "yes" if whole else "-")
 
 
-def cite(
-    ctx: typer.Context,
-    dataset: AnyDatasetArgument,
-) -> None:
+@command_of(rlx.cite)
+def cite(ctx: typer.Context, dataset: str) -> None:
     """Print BibTeX of the papers that a dataset's source names.
 
     \b
@@ -209,8 +196,6 @@ def cite(
       rlx cite Pong/5 >> references.bib
       rlx cite hf://datasets/ORG/pong-5 --json
     """
-    import rlx
-
     output: Output = ctx.obj
     found = rlx.cite(dataset)
     output.show(found, *"\n\n".join(found).splitlines())

@@ -1,81 +1,27 @@
 """``rlx preprocess``: transforms of a dataset."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rlx.verbs.arguments import FunctionUnit
+import rlx
 from rlx.wording import number, plural, shape, size
-from rlx_cli.options import (
-    CodecOption,
-    EngineOption,
-    OverwriteOption,
-    RayAddressOption,
-    StoreOption,
-    complete_datasets,
-    complete_transforms,
-)
 from rlx_cli.output import Output, facts, table
 from rlx_cli.progress import showing
 from rlx_cli.report import USAGE, UsageError, resumable, show_reports
+from rlx_cli.signature import command_of
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rlx.verbs.preprocess import Preview
+    from rlx.verbs.recipe import Preview
 
 
+@command_of(rlx.preprocess)
 def preprocess(
-    ctx: typer.Context,
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SRC",
-            help="Path of a dataset, or its id below $RLX_HOME.",
-            show_default=False,
-            autocompletion=complete_datasets,
-        ),
-    ] = "",
-    destination: Annotated[
-        Path | None, typer.Argument(metavar="DST", help="Directory of the new dataset.", show_default=False)
-    ] = None,
-    transform: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--transform",
-            metavar="NAME[:k=v,...]",
-            help="Transform to apply; repeatable, applied in order.",
-            autocompletion=complete_transforms,
-        ),
-    ] = None,
-    fn: Annotated[
-        str | None,
-        typer.Option("--fn", metavar="NAME", help="module:name or file.py:name of a function of steps, applied last."),
-    ] = None,
-    per: Annotated[FunctionUnit, typer.Option("--per", help="Unit that the function is called with.")] = "block",
-    chunk_size: Annotated[
-        int, typer.Option("--chunk-size", min=1, metavar="N", help="Maximum number of steps per block.")
-    ] = 1024,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            "--steps", min=1, metavar="N", help="Number of steps to read, from the first.", show_default="all"
-        ),
-    ] = None,
-    num_workers: Annotated[
-        int | None,
-        typer.Option("--num-workers", min=1, metavar="N", help="Worker processes.", show_default="one per core"),
-    ] = None,
-    engine: EngineOption = "local",
-    ray_address: RayAddressOption = None,
-    store: StoreOption = "zarr",
-    codec: CodecOption = None,
-    overwrite: OverwriteOption = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the first new step and the estimated size; write nothing.")
-    ] = False,
+    ctx: typer.Context, *, source: str = "", destination: Path | None, overwrite: bool, dry_run: bool, **options: Any
 ) -> None:
     """Transform a dataset into a new one; run again to resume.
 
@@ -92,32 +38,17 @@ def preprocess(
     number of workers.
     """
     output: Output = ctx.obj
-    if not source and not transform and not fn:
+    if not source and not options["transform"] and not options["fn"]:
         typer.echo(ctx.get_help(), err=True)
         raise typer.Exit(USAGE)
     if not source or (destination is None and not dry_run):
         missing = "DST" if source else "SRC"
         raise UsageError(f"missing argument {missing!r}", hint="rlx preprocess --help")
-    import rlx
-
-    options: dict[str, Any] = {
-        "transform": transform,
-        "fn": fn,
-        "per": per,
-        "chunk_size": chunk_size,
-        "steps": steps,
-        "num_workers": num_workers,
-        "engine": engine,
-        "ray_address": ray_address,
-        "store": store,
-        "codec": codec,
-        "overwrite": overwrite,
-    }
     if dry_run or destination is None:
         _show_preview(output, rlx.preprocess(source, **options, dry_run=True))
         return
     with resumable(destination, overwrite=overwrite), showing(output, f"preprocess {source}") as progress:
-        report = rlx.preprocess(source, destination, **options, progress=progress)
+        report = rlx.preprocess(source, destination, overwrite=overwrite, **options, progress=progress)
     show_reports(output, [report], as_list=False)
 
 
@@ -137,7 +68,7 @@ def _show_preview(output: Output, preview: "Preview") -> None:
 def _value(values: "NDArray[np.generic] | None") -> str:
     if values is None:
         return ""
-    from rlx.verbs.preprocess import FEW
+    from rlx.verbs.recipe import FEW
 
     if values.size <= FEW:
         return " ".join(str(value) if isinstance(value, bool) else number(value) for value in values.ravel().tolist())

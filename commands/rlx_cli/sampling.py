@@ -1,14 +1,14 @@
 """``rlx sample``: draw steps or slices from datasets, for a preview or for other programs."""
 
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from rlx.verbs.arguments import BatchFormat
+import rlx
 from rlx.wording import excerpt, number, plural, shape, size
-from rlx_cli.options import complete_datasets, complete_formats
 from rlx_cli.output import Output, Part, table
 from rlx_cli.report import UsageError
+from rlx_cli.signature import command_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
     from tensordict import TensorDictBase
 
-    from rlx.verbs.sample import Sample
+    from rlx.verbs.sampling import Sample
 
 
 _MAX_CHARACTERS = 40
@@ -27,71 +27,8 @@ _SIDE = 24  # width of an image in characters: about three fit on a terminal
 _HALF = "▀"
 
 
-def sample(
-    ctx: typer.Context,
-    datasets: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="DATASET",
-            help="Paths of datasets, their ids below $RLX_HOME, or URLs.",
-            autocompletion=complete_datasets,
-        ),
-    ],
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, metavar="N", help="Steps per batch.")] = 128,
-    slice_len: Annotated[
-        int | None,
-        typer.Option(
-            "--slice-len",
-            min=1,
-            metavar="L",
-            help="Steps per slice; draws slices instead of single steps.",
-            show_default=False,
-        ),
-    ] = None,
-    num_slices: Annotated[
-        int | None,
-        typer.Option(
-            "--num-slices",
-            min=1,
-            metavar="N",
-            help="Slices per batch; draws slices instead of single steps.",
-            show_default=False,
-        ),
-    ] = None,
-    stack: Annotated[int, typer.Option("--stack", min=1, metavar="K", help="Observations per stack.")] = 1,
-    n_step: Annotated[int, typer.Option("--n-step", min=1, metavar="N", help="Steps per transition.")] = 1,
-    gamma: Annotated[
-        float | None,
-        typer.Option("--gamma", min=0, max=1, metavar="G", help="Discount factor for --n-step.", show_default="0.99"),
-    ] = None,
-    batches: Annotated[int, typer.Option("--batches", min=1, metavar="N", help="Number of batches to write.")] = 1,
-    seed: Annotated[
-        int | None,
-        typer.Option("--seed", min=0, metavar="N", help="Random seed.", show_default="random"),
-    ] = None,
-    without_replacement: Annotated[
-        bool, typer.Option("--without-replacement", help="Draw every step, or trajectory, at most once.")
-    ] = False,
-    no_strict_length: Annotated[
-        bool, typer.Option("--no-strict-length", help="Include trajectories shorter than a slice.")
-    ] = False,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE|-", help="Output file; - is stdout.", show_default="print a preview"
-        ),
-    ] = None,
-    format: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            metavar=f"[{'|'.join(get_args(BatchFormat))}]",
-            help="File format.",
-            show_default="from the file suffix",
-            autocompletion=lambda: complete_formats(BatchFormat, "batches"),
-        ),
-    ] = None,
-) -> None:
+@command_of(rlx.sample)
+def sample(ctx: typer.Context, datasets: list[str], output: str | None, format: str | None, **options: Any) -> None:
     """Draw steps or slices from datasets, and print or write them.
 
     \b
@@ -104,27 +41,12 @@ def sample(
     A file holds all batches concatenated, with fields named by path, such as next/reward. Every batch has an equal
     share of each dataset.
     """
-    import rlx
-
     shown: Output = ctx.obj
     to_stdout = output == "-"
     if to_stdout:
         _check_stdout(shown, format)
-    drawn = rlx.sample(
-        datasets,
-        batch_size=batch_size,
-        slice_len=slice_len,
-        num_slices=num_slices,
-        stack=stack,
-        n_step=n_step,
-        gamma=gamma,
-        batches=batches,
-        seed=seed,
-        without_replacement=without_replacement,
-        no_strict_length=no_strict_length,
-        output=shown.results.buffer if to_stdout else output,
-        format=cast("BatchFormat | None", format),  # or the name of one that another package adds
-    )
+    place = shown.results.buffer if to_stdout else output
+    drawn = rlx.sample(datasets, output=place, format=cast("Any", format), **options)  # a name that a package adds
     if drawn.batch is not None:
         _show_batch(shown, drawn, drawn.batch)
     elif not to_stdout:
@@ -142,7 +64,7 @@ def _check_stdout(output: Output, format: str | None) -> None:
 
 
 def _show_batch(output: Output, drawn: "Sample", batch: "TensorDictBase") -> None:
-    from rlx.verbs.sample import head_columns
+    from rlx.verbs.sampling import head_columns
 
     described = [(name, kind["dtype"], shape(kind["shape"])) for name, kind in drawn.columns.items()]
     parts: list[Part] = [f"{plural(drawn.steps, 'step')}, seed {drawn.seed}", ""]

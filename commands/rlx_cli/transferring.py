@@ -3,66 +3,25 @@
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rlx.verbs.arguments import Layout
+import rlx
 from rlx.wording import duration, number, number_ranges, plural, size
-from rlx_cli.options import (
-    CodecOption,
-    DatasetArgument,
-    EngineOption,
-    JobsOption,
-    LocationArgument,
-    OnErrorOption,
-    OverwriteOption,
-    RayAddressOption,
-    ShardsOption,
-    SourceOption,
-    StoreOption,
-    TargetArgument,
-    TransfersOption,
-    complete_games,
-    complete_runs,
-)
 from rlx_cli.output import Output, Part, table
 from rlx_cli.progress import showing
 from rlx_cli.report import interruptible, resumable, show_reports, show_transfer
+from rlx_cli.signature import command_of
 
 if TYPE_CHECKING:
-    from rlx.verbs.catalog import CatalogEntry
-    from rlx.verbs.download import DownloadPlan
+    from rlx.verbs.fetching import DownloadPlan
+    from rlx.verbs.runs import CatalogEntry
     from rlx.verbs.transfers import TransferPlan
 
 
-def list_runs(
-    ctx: typer.Context,
-    url: Annotated[
-        str | None, typer.Argument(metavar="URL|DIR", help="Location to list instead.", show_default=False)
-    ] = None,
-    remote: Annotated[bool, typer.Option("--remote", help="Downloadable runs only.")] = False,
-    local: Annotated[bool, typer.Option("--local", help="Datasets below $RLX_HOME only.")] = False,
-    game: Annotated[
-        str | None,
-        typer.Option(
-            "--game",
-            metavar="GAME",
-            help="Runs of this game only.",
-            show_default=False,
-            autocompletion=complete_games,
-        ),
-    ] = None,
-    source: SourceOption = None,
-    search: Annotated[
-        str | None,
-        typer.Option("--search", metavar="TEXT", help="Names that contain this text only.", show_default=False),
-    ] = None,
-    sources: Annotated[
-        bool,
-        typer.Option("--sources", help="The configured sources of rlx download, and whether they answer."),
-    ] = False,
-) -> None:
+@command_of(rlx.list_runs)
+def list_runs(ctx: typer.Context, game: str | None, sources: bool, **options: Any) -> None:
     """List local datasets and downloadable runs.
 
     \b
@@ -81,15 +40,15 @@ def list_runs(
     order, for run 1 of --game; RLX_SOURCES or ~/.config/rlx/sources.toml configures them.
     """
     if sources:
-        _show_sources(ctx.obj, url=url, remote=remote, local=local, game=game, source=source, search=search)
+        _show_sources(ctx.obj, game=game, **options)
         return
     from rlx.formats.rl_unplugged import GAMES
     from rlx.home import dataset_ids
-    from rlx.verbs.transferring import each_once, here_and_there
+    from rlx.verbs.catalog import each_once, here_and_there
     from rlx.wording import did_you_mean
 
     output: Output = ctx.obj
-    here, there = here_and_there(url, remote=remote, local=local, game=game, source=source, search=search)
+    here, there = here_and_there(game=game, **options)
     parts: list[Part] = [_here_table(here)] if here else []
     if pushed := [entry for entry in there if entry.steps is not None]:
         parts += ["", _here_table(pushed)] if parts else [_here_table(pushed)]
@@ -108,8 +67,6 @@ def list_runs(
 
 
 def _show_sources(output: Output, **options: Any) -> None:
-    import rlx
-
     found = rlx.list_runs(**options, sources=True)
     rows = [(one.source, one.layout or "?", one.state, duration(one.seconds), one.configured) for one in found]
     shown = table(["source", "layout", "state", ">answered in", "configured by"], rows)
@@ -157,42 +114,14 @@ def _numbers(entries: "Sequence[CatalogEntry]") -> str:
     return number_ranges(sorted(entry.run for entry in entries if entry.run is not None))
 
 
+@command_of(rlx.download)
 def download(
     ctx: typer.Context,
-    run: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN",
-            help="Runs as GAME/NUMBER, such as Pong/5, or minari:ID, lerobot:ID, hf:ORG/NAME.",
-            autocompletion=complete_runs,
-        ),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="DIR",
-            help="Dataset directory; for several runs, the parent directory.",
-            show_default="below $RLX_HOME",
-        ),
-    ] = None,
-    source: SourceOption = None,
-    layout: Annotated[
-        Layout | None, typer.Option("--layout", help="File layout of the source.", show_default="auto-detected")
-    ] = None,
-    shards: ShardsOption = None,
-    store: StoreOption = "zarr",
-    codec: CodecOption = None,
-    jobs: JobsOption = None,
-    engine: EngineOption = "local",
-    ray_address: RayAddressOption = None,
-    keep_source: Annotated[bool, typer.Option("--keep-source", help="Keep downloaded files after conversion.")] = False,
-    on_error: OnErrorOption = "stop",
-    overwrite: OverwriteOption = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the files and which of them are downloaded; download nothing.")
-    ] = False,
+    run: list[str],
+    output: Path | None,
+    overwrite: bool,
+    dry_run: bool,
+    **options: Any,
 ) -> None:
     """Download runs into datasets; run again to resume.
 
@@ -207,38 +136,25 @@ def download(
     The default source is RL Unplugged: 46 Atari games, five runs of 50 million steps each. --source takes a URL
     (https, s3, gs, az, file) or a directory in the layout of RL Unplugged or of Dopamine's replay logs.
     """
-    import rlx
     from rlx.home import home
-    from rlx.verbs.download import DownloadPlan
+    from rlx.verbs.fetching import DownloadPlan
     from rlx.verbs.hosted_datasets import hosted
 
-    output: Output = ctx.obj
-    options: dict[str, Any] = {
-        "source": source,
-        "layout": layout,
-        "shards": shards,
-        "store": store,
-        "codec": codec,
-        "jobs": jobs,
-        "engine": engine,
-        "ray_address": ray_address,
-        "keep_source": keep_source,
-        "on_error": on_error,
-        "overwrite": overwrite,
-    }
+    shown: Output = ctx.obj
     names = [one if (other := hosted(one)) is None else other.id for one in run]
-    places = [out if out is not None and len(run) == 1 else None if out is None else out / name for name in names]
+    places = [output if output is None or len(run) == 1 else output / name for name in names]
+    options["overwrite"] = overwrite
     if dry_run:
         plans = [
             rlx.download(one, output=place, **options, dry_run=True) for one, place in zip(run, places, strict=True)
         ]
-        _show_plan(output, DownloadPlan([file for plan in plans for file in plan.files]))
+        _show_plan(shown, DownloadPlan([file for plan in plans for file in plan.files]))
         return
     reports = []
     for one, name, place in zip(run, names, places, strict=True):
-        with resumable(place or home() / name, overwrite=overwrite), showing(output, f"download {one}") as progress:
+        with resumable(place or home() / name, overwrite=overwrite), showing(shown, f"download {one}") as progress:
             reports.append(rlx.download(one, output=place, **options, progress=progress))
-    show_reports(output, reports, as_list=len(run) > 1)
+    show_reports(shown, reports, as_list=len(run) > 1)
 
 
 def _show_plan(output: Output, plan: "DownloadPlan") -> None:
@@ -259,32 +175,8 @@ def _show_transfer_plan(output: Output, plan: "TransferPlan", verb: str) -> None
     output.show(plan.to_json(), *parts, said, *removed, plan.url)
 
 
-def push(
-    ctx: typer.Context,
-    dataset: DatasetArgument,
-    url: TargetArgument,
-    jobs: TransfersOption = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Send all files again, replacing the dataset at URL.")
-    ] = False,
-    private: Annotated[bool, typer.Option("--private", help="Make a new repository on the hub private.")] = False,
-    license: Annotated[
-        str | None,
-        typer.Option("--license", metavar="ID", help="Licence for the card on the hub, such as cc-by-4.0."),
-    ] = None,
-    cite: Annotated[
-        Path | None, typer.Option("--cite", metavar="FILE", help="BibTeX file for the card on the hub.")
-    ] = None,
-    version: Annotated[
-        str | None,
-        typer.Option(
-            "--version", metavar="NAME", help="Name of this state of the dataset, such as v2; a tag on the hub."
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the files that would be sent; send nothing.")
-    ] = False,
-) -> None:
+@command_of(rlx.push)
+def push(ctx: typer.Context, dataset: str, url: str, dry_run: bool, **options: Any) -> None:
     """Copy a dataset to a bucket or the hub; run again to resume.
 
     \b
@@ -300,40 +192,17 @@ def push(
     AWS_ACCESS_KEY_ID. A push to the hub is one commit, with a dataset card and croissant.json; its token comes from
     HF_TOKEN or hf auth login. Buckets need rlx[cloud], the hub rlx[hub], directories neither.
     """
-    import rlx
-
     output: Output = ctx.obj
     if dry_run:
-        _show_transfer_plan(output, rlx.push(dataset, url, overwrite=overwrite, version=version, dry_run=True), "send")
+        _show_transfer_plan(output, rlx.push(dataset, url, **options, dry_run=True), "send")
         return
     with interruptible(f"files sent so far stay at {url}, unlisted"), showing(output, f"push {dataset}") as progress:
-        report = rlx.push(
-            dataset,
-            url,
-            jobs=jobs,
-            overwrite=overwrite,
-            private=private,
-            license=license,
-            cite=cite,
-            version=version,
-            progress=progress,
-        )
+        report = rlx.push(dataset, url, **options, progress=progress)
     show_transfer(output, report, "sent")
 
 
-def pull(
-    ctx: typer.Context,
-    url: LocationArgument,
-    out: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Dataset directory.", show_default="its id below $RLX_HOME"),
-    ] = None,
-    jobs: TransfersOption = None,
-    overwrite: OverwriteOption = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the files that would be fetched; fetch nothing.")
-    ] = False,
-) -> None:
+@command_of(rlx.pull)
+def pull(ctx: typer.Context, url: str, overwrite: bool, dry_run: bool, **options: Any) -> None:
     """Copy a dataset from a bucket or the hub; run again to resume.
 
     \b
@@ -347,13 +216,11 @@ def pull(
     variables of each cloud's own tools. Buckets need rlx[cloud], the hub rlx[hub], directories neither. To read a few
     steps without a copy, use rlx sample URL.
     """
-    import rlx
-
     output: Output = ctx.obj
     if dry_run:
-        _show_transfer_plan(output, rlx.pull(url, out, overwrite=overwrite, dry_run=True), "fetch")
+        _show_transfer_plan(output, rlx.pull(url, overwrite=overwrite, **options, dry_run=True), "fetch")
         return
     kept = "the previous dataset is unchanged" if overwrite else "received files are kept"
     with interruptible(kept), showing(output, f"pull {url}") as progress:
-        report = rlx.pull(url, out, jobs=jobs, overwrite=overwrite, progress=progress)
+        report = rlx.pull(url, overwrite=overwrite, **options, progress=progress)
     show_transfer(output, report, "fetched")

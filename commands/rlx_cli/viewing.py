@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+import rlx
 from rlx.wording import plural, size, without_secrets
-from rlx_cli.options import AnyDatasetArgument, complete_datasets
 from rlx_cli.output import Output
 from rlx_cli.progress import showing
 from rlx_cli.report import UsageError
+from rlx_cli.signature import command_of
 
 if TYPE_CHECKING:
     from rlx.store.dataset import Dataset
@@ -20,37 +21,16 @@ if TYPE_CHECKING:
 _TERMINAL_FPS = 15  # a remote terminal keeps up with this
 
 
+@command_of(rlx.view)
 def view(
     ctx: typer.Context,
-    dataset: AnyDatasetArgument,
-    other: Annotated[
-        str | None,
-        typer.Argument(metavar="OTHER", help="Dataset to compare it with.", autocompletion=complete_datasets),
-    ] = None,
-    episode: Annotated[
-        int | None,
-        typer.Option("--episode", min=0, metavar="N", help="Episode to show.", show_default="best, median and worst"),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Output file: .png, .gif, .mp4 or .html.",
-            show_default="open a browser",
-        ),
-    ] = None,
-    fps: Annotated[
-        int | None,
-        typer.Option(
-            "--fps", min=1, max=100, metavar="N", help="Frames per second.", show_default="30; 15 with --term"
-        ),
-    ] = None,
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, metavar="N", help="Port to serve on; 0 is any free port.")
-    ] = 0,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the URL without opening a browser.")] = False,
+    dataset: str,
+    other: str | None,
+    episode: int | None,
+    output: Path | None,
+    fps: int | None,
+    port: int,
+    no_browser: bool,
     term: Annotated[bool, typer.Option("--term", help="Play the episode in this terminal.")] = False,
 ) -> None:
     """Show one or two datasets in a browser, or write images.
@@ -69,7 +49,6 @@ def view(
     contains some episodes with all their frames. The page of a dataset that
     rlx collect is writing shows new episodes as they come.
     """
-    import rlx
     from rlx.store.dataset import Dataset
 
     shown: Output = ctx.obj

@@ -15,8 +15,8 @@ from rlx.manifest import FILE_NAME, Manifest
 from rlx.progress import Silent
 from rlx.store.dataset import Dataset
 from rlx.store.layout import shard_name
-from rlx.verbs.download import download as download_run
-from rlx.verbs.options import Options
+from rlx.verbs.arguments import Options
+from rlx.verbs.fetching import download_run
 from rlx.verbs.sampling import Sampling, make_sampler
 
 

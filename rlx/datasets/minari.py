@@ -26,8 +26,9 @@ from rlx.progress import Silent
 from rlx.schema import Role, Schema
 from rlx.store.dataset import Dataset
 from rlx.transform.protocol import as_path, wanted
-from rlx.verbs.convert import Fetched, convert
-from rlx.verbs.options import Options
+from rlx.verbs.arguments import Options
+from rlx.verbs.convert import convert_files
+from rlx.verbs.inputs import Fetched
 
 _EPISODE = "episode"
 
@@ -203,7 +204,7 @@ def _convert(dataset_id: str, destination: Path, *, overwrite: bool) -> None:
     if not (source / "data" / METADATA).is_file():
         raise SourceNotFoundError(f"Minari has no dataset {dataset_id} in {datasets_path()}", hint=_hint(dataset_id))
     options = Options(jobs=1, overwrite=overwrite, command=f"rlx convert {dataset_id} --from minari")
-    report = convert(Fetched(source), destination, options, source_format="minari", progress=Silent())
+    report = convert_files(Fetched(source), destination, options, source_format="minari", progress=Silent())
     for error in report.failures.values():
         raise error
 

@@ -1,5 +1,7 @@
-"""The verbs: one file for each function of ``rlx``, with its arguments, its checks and its work, and what they share.
+"""The functions of ``rlx``: a file for each, with its arguments, its checks and its work in this order.
 
-``convert.convert`` is an example; those that write shards share ``ingest.Ingest``, and ``dataset.Dataset``, which
-``dataset.open`` returns, has several as methods.
+``convert.convert`` is an example. What several share has a file of its own: ``options`` declares arguments, ``inputs``
+opens what is read, ``ingest`` writes shards and ``assembly`` links them, ``fetching``, ``sending`` and ``receiving``
+transfer files, and ``report`` has the results. ``dataset.Dataset``, which ``dataset.open`` returns, has several
+functions as methods.
 """

@@ -8,16 +8,15 @@ have equal manifests, and so are passwords and tokens.
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
 from rlx.errors import OptionError
 from rlx.files.urls import P, check_path
 from rlx.formats.registry import readable
-from rlx.numbers import check_real, check_whole
 from rlx.progress import Progress
-from rlx.store.codec import Codec
-from rlx.verbs.options import Options
+from rlx.store.codec import Codec, codec_of
 from rlx.wording import did_you_mean, number_ranges, without_secrets, words_of
 
 StrPath = str | os.PathLike[str]
@@ -78,6 +77,37 @@ class WriteArguments(TypedDict, total=False):
     progress: Progress | None
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a dataset is written, as ``rlx.convert`` has it."""
+
+    store: str = "zarr"
+    codec: Codec | None = None
+    shards: Sequence[int] | None = None
+    jobs: int | None = None
+    overwrite: bool = False
+    keep_source: bool = False
+    command: str = ""
+    engine: str = "local"
+    ray_address: str | None = None
+    on_error: str | None = None
+
+    def __post_init__(self) -> None:
+        codec_of(self.store, self.codec)
+        if self.ray_address is not None and self.engine != "ray":
+            raise OptionError("`ray_address` requires `engine` ray")
+
+    @property
+    def skips(self) -> bool | None:
+        """Whether episodes that cannot be read are left out; None if the function does not offer it."""
+        return None if self.on_error is None else self.on_error == "skip"
+
+    @property
+    def effective_codec(self) -> Codec:
+        """The codec asked for, or the store's own."""
+        return codec_of(self.store, self.codec)
+
+
 def check_choice(option: str, value: str | None, choices: Any, more: Callable[[], Iterable[str]] = tuple) -> None:
     """Raise OptionError if a value is not one of the choices.
 
@@ -102,28 +132,6 @@ def check_choice(option: str, value: str | None, choices: Any, more: Callable[[]
 def check_source_format(format: str | None) -> None:
     """Raise OptionError if rlx cannot read a format of this name; its reader checks the options."""
     check_choice("from_", format.partition(":")[0] if isinstance(format, str) else format, SourceFormat, readable)
-
-
-def check_number(option: str, value: float | None, minimum: float, maximum: float | None = None) -> None:
-    """Raise OptionError if a number is out of range, or not whole where the maximum is not 1; None, the default, is
-    always accepted.
-
-    Example:
-        >>> check_number("jobs", 0, 1)
-        Traceback (most recent call last):
-        ...
-        rlx.errors.OptionError: `jobs` 0: expected at least 1
-    """
-    if value is not None and maximum == 1:
-        check_real(f"`{option}`", value, minimum, maximum)
-    elif value is not None:
-        check_whole(f"`{option}`", value, minimum, maximum)
-
-
-def check_text(option: str, value: str | None) -> None:
-    """Raise OptionError if a value is not a text; None, the default, is always accepted."""
-    if not isinstance(value, str | None):
-        raise OptionError(f"`{option}` {value!r}: expected a text")
 
 
 def check_exclusive(first: tuple[str, object], second: tuple[str, object]) -> None:
@@ -180,46 +188,6 @@ def numbers(option: str, values: Iterable[float], kind: Callable[[float], Any], 
         return [kind(value) for value in values]
     except (TypeError, ValueError):
         raise OptionError(f"`{option}` {values!r}: expected numbers such as {example}") from None
-
-
-def write_options(
-    *,
-    store: str = "zarr",
-    codec: str | Codec | None = None,
-    shards: Iterable[int] | None = None,
-    jobs: int | None = None,
-    overwrite: bool = False,
-    keep_source: bool = False,
-    engine: str = "local",
-    ray_address: str | None = None,
-    command: str = "",
-    on_error: OnError | None = None,
-) -> Options:
-    """Check the arguments of a function that writes a dataset, and return them as options.
-
-    Raises:
-        OptionError: the store, engine or on_error is unknown, jobs is below 1, or ray_address is given for another
-            engine.
-        CodecError: the codec is unknown, or the store does not support it.
-    """
-    check_choice("store", store, Store)
-    check_choice("engine", engine, Engine)
-    check_choice("on_error", on_error, OnError)
-    check_number("jobs", jobs, 1)
-    if ray_address is not None and engine != "ray":
-        raise OptionError("`ray_address` requires `engine` ray")
-    return Options(
-        store=store,
-        codec=chosen_codec(codec),
-        shards=shard_numbers(shards),
-        jobs=jobs,
-        overwrite=overwrite,
-        keep_source=keep_source,
-        command=command,
-        engine=engine,
-        ray_address=ray_address,
-        on_error=on_error,
-    )
 
 
 def command_line(verb: str, arguments: Sequence[str], options: Mapping[str, object]) -> str:

@@ -1,99 +1,210 @@
-"""``rlx convert``: local files, of another layout or of a dataset, into a dataset."""
+"""``rlx.convert``: files of other projects, or a dataset, into a dataset or another project's format."""
 
-import logging
-import os
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Unpack, get_args, overload
 
-from rlx import manifest
-from rlx.block import Block
-from rlx.files.disk import disk_errors
-from rlx.files.urls import HUB
-from rlx.formats.common.fields import not_taken
-from rlx.formats.common.rows.episodes import COUNTED, EARLY_FLAGS
-from rlx.formats.common.skipping import LeftOut, skipping
-from rlx.formats.common.source import Source, block_steps
-from rlx.formats.finding import find_run
-from rlx.home import locate
-from rlx.manifest import FileRecord
-from rlx.progress import Progress
-from rlx.store.dataset import Dataset
-from rlx.store.dataset_writer import claimed
-from rlx.store.layout import SHARDS, shard_files, shard_name
-from rlx.store.trajectories import Trajectories
-from rlx.verbs.citation import card_citations
-from rlx.verbs.ingest import Ingest
-from rlx.verbs.options import Options
-from rlx.verbs.report import Report, check_apart
-from rlx.wording import first_of, plural
+from rlx.errors import OptionError
+from rlx.files.urls import check_path
+from rlx.formats.registry import writable
+from rlx.progress import Progress, receiver
+from rlx.verbs.arguments import (
+    ConvertFormat,
+    ExportFormat,
+    OnError,
+    Options,
+    Store,
+    StrPath,
+    WriteArguments,
+    check_source_format,
+    chosen_codec,
+    shard_numbers,
+)
+from rlx.verbs.options import (
+    Argument,
+    CodecOption,
+    EngineOption,
+    FromOption,
+    JobsOption,
+    OnErrorOption,
+    Option,
+    OverwriteOption,
+    RayAddressOption,
+    ShardsOption,
+    check,
+    dataset_names,
+    recorded,
+)
 
 if TYPE_CHECKING:
-    from rlx.files.hub import Hub
-
-logger = logging.getLogger(__name__)
-_MAX_NAMED = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """Files on this machine.
-
-    Args:
-        path: of the file or directory.
-        origin: URL that they came from, with its commit; None if they were here.
-        citations: BibTeX entries of the card there.
-    """
-
-    path: Path
-    origin: str | None = None
-    citations: Sequence[str] = ()
+    from rlx.verbs.export import ExportReport
+    from rlx.verbs.inputs import Fetched
+    from rlx.verbs.report import Report
 
 
-def fetched(source: str | os.PathLike[str], progress: Progress | None = None) -> Fetched:
-    """Return the files of a source; those of the hub are fetched into the cache of huggingface_hub.
-
-    ``progress`` receives their ``bytes``.
-    """
-    if not (isinstance(source, str) and source.startswith(HUB)):
-        return Fetched(locate(source))
-    # Reading a directory should not load the HTTP libraries.
-    from rlx.files.hub import Hub
-
-    return fetched_from(Hub(source), progress)
+class _ConvertArguments(WriteArguments, total=False):
+    from_: str | None
+    capacity: int | None
+    shards: Iterable[int] | None
+    jobs: int | None
+    on_error: OnError
 
 
-def fetched_from(location: "Hub", progress: Progress | None = None) -> Fetched:
-    """Return the files of a location of the hub; see ``fetched``."""
-    path, card = location.snapshot(progress)
-    return Fetched(path, location.pinned, card_citations(card))
+@overload
+def convert(
+    source: StrPath, destination: StrPath, *, to: Store = "zarr", **arguments: Unpack[_ConvertArguments]
+) -> "Report": ...
+
+
+@overload
+def convert(
+    source: StrPath, destination: StrPath, *, to: ExportFormat, **arguments: Unpack[_ConvertArguments]
+) -> "ExportReport": ...
 
 
 def convert(
-    files: Fetched, destination: Path, options: Options, *, source_format: str | None, progress: Progress
-) -> Report:
-    """Convert files of another project, or a dataset, into a dataset; resume an unfinished one.
+    source: Annotated[
+        StrPath, Argument("Dataset, or files of another project.", metavar="SRC", completes=dataset_names)
+    ],
+    destination: Annotated[StrPath, Argument("New dataset or file.", metavar="DST", recorded=False)],
+    *,
+    from_: FromOption = None,
+    to: Annotated[
+        ConvertFormat,
+        Option(
+            "Store of a new dataset, zarr or memmap, or another project's format: "
+            f"{', '.join(get_args(ExportFormat))}.",
+            metavar="FORMAT",
+            more=lambda: writable("datasets"),
+        ),
+    ] = "zarr",
+    codec: CodecOption = None,
+    capacity: Annotated[
+        int | None,
+        Option("Rows per file in Dopamine's layout.", least=8, default="1,000,000, or fewer if SRC is smaller"),
+    ] = None,
+    shards: ShardsOption = None,
+    jobs: JobsOption = None,
+    engine: EngineOption = "local",
+    ray_address: RayAddressOption = None,
+    on_error: OnErrorOption = "stop",
+    overwrite: OverwriteOption = False,
+    progress: Progress | None = None,
+) -> "Report | ExportReport":
+    """Convert files or a dataset into a dataset, or another project's format.
+
+    Call it again to resume a conversion to a dataset. Data that another project's format cannot hold are logged as a
+    warning.
 
     Args:
-        source_format: ``rlx`` or a name of ``readable()``, perhaps with options (``torchrl:time_dim=0``); auto-detected
-            by default.
+        source: a dataset's directory or its id below ``$RLX_HOME``, or files of another project: their path, or
+            ``hf://datasets/ORG/NAME[@REV][/PATH]``, which is fetched into the cache of huggingface_hub.
+        destination: the new dataset or file.
+        from_: format of source, with options if it has any: ``torchrl:time_dim=0``; auto-detected by default.
+        to: ``zarr`` or ``memmap``, the stores of a dataset; or another project's format.
+        codec: such as ``zstd:level=19``; ``zstd-dict`` for zarr and ``none`` for memmap by default.
+        capacity: rows per file in Dopamine's layout; 1,000,000 by default, or fewer if source is smaller.
+        shards: numbers of the shards to convert; all by default.
+        jobs: worker processes; one per core by default.
+        engine: where workers run: ``local``, or ``ray`` for a Ray cluster.
+        ray_address: address of the Ray cluster; ``$RAY_ADDRESS`` or a new local cluster by default.
+        on_error: what an episode that cannot be read does: ``stop``, or ``skip`` to leave it out and take the others. A
+            warning names those that are left out, and so do the report and the dataset's notes. Episodes are then held
+            in memory until they are read whole.
+        overwrite: start afresh instead of resuming, or replace an export of the same format.
+        progress: reports ``shards`` and ``steps``, and ``bytes`` that are fetched.
 
-    Raises what ``rlx.convert`` does.
+    Returns:
+        The new dataset, with the shards that failed: ``raise_for_failures()`` raises their error. With another
+        project's format the export, and in ``losses`` what the format could not hold.
+
+    Raises:
+        SourceNotFoundError: source holds no run, or more than one, or no such shard.
+        DatasetNotFoundError: source does not exist.
+        CorruptShardError: a file that is exported is damaged.
+        ExportError: the format does not support these data.
+        DatasetExistsError: destination is the source, contains it, or holds something else.
+        DiskFullError: the disk has too little space.
+        OptionError, CodecError: an argument is unknown or conflicts with another.
+        MissingExtraError: the format needs a package that is not installed.
+        EngineError: the Ray cluster cannot be joined, or its workers cannot run rlx.
+        PartialError: a worker process died; call it again to resume.
+
+    Example:
+        >>> rlx.convert("dqn", "pong").steps
+        2491
+        >>> rlx.convert("pong", "pong.npz", to="npz").trajectories
+        6
     """
+    given = dict(locals())
+    check(convert, given)
+    check_source_format(from_)
+    check_path("source", source)
+    check_path("destination", destination, "a path")
+    is_export = to not in get_args(Store)
+    for name, is_given, needed in (
+        ("`capacity`", capacity is not None and to != "dopamine", "dopamine"),
+        ("`codec`", codec is not None and is_export, "zarr or memmap"),
+        (f"`engine` {engine}", engine != "local" and is_export, "zarr or memmap"),
+        ("`ray_address`", ray_address is not None and is_export, "zarr or memmap"),
+    ):
+        if is_given:
+            raise OptionError(f"{name} requires `to` {needed}, found `to` {to}")
+    from rlx.verbs.inputs import fetched
+
+    progress = receiver(progress)
+    numbers = shard_numbers(shards)
+    files = fetched(source if isinstance(source, str) else Path(source), progress)
+    if is_export:
+        from rlx.formats.dopamine.writer import DopamineExporter
+        from rlx.verbs.export import export
+
+        return export(
+            files.path,
+            Path(destination),
+            to,
+            source_format=from_,
+            shards=numbers,
+            skips=on_error == "skip",
+            overwrite=overwrite,
+            exporter=None if capacity is None else DopamineExporter(capacity),
+            progress=progress,
+        )
+    options = Options(
+        store=to,
+        codec=chosen_codec(codec),
+        shards=numbers,
+        jobs=jobs,
+        overwrite=overwrite,
+        command=recorded(convert, given, codec=chosen_codec(codec), shards=numbers),
+        engine=engine,
+        ray_address=ray_address,
+        on_error=on_error,
+    )
+    return convert_files(files, Path(destination), options, source_format=from_, progress=progress)
+
+
+def convert_files(
+    files: "Fetched", destination: Path, options: Options, *, source_format: str | None, progress: Progress
+) -> "Report":
+    """Convert files into a dataset, or resume an unfinished one; see ``convert``."""
+    from rlx.formats.common.skipping import LeftOut, skipping
+    from rlx.store.dataset_writer import claimed
+    from rlx.verbs.ingest import Ingest
+    from rlx.verbs.inputs import StoredDataset, open_source, warn_of
+    from rlx.verbs.report import check_apart
+
     check_apart(files.path, destination)
     with skipping(options.skips) as left:
         opened, root = open_source(files.path, source_format)
         opened.shards()  # what plans them may find damage
     warn_of(left, opened)
-    parents = [opened.dataset] if isinstance(opened, StoredDataset) else []
     ingest = Ingest(
         opened,
         root,
         options,
         progress,
-        parents=parents,
+        parents=[opened.dataset] if isinstance(opened, StoredDataset) else [],
         origin=files.origin,
         citations=files.citations,
         left_out=LeftOut.of(left),
@@ -101,79 +212,3 @@ def convert(
     with claimed(destination, overwrite=options.overwrite) as claim:
         ingest.check_resumable(claim.place)
         return ingest.run(claim)
-
-
-def open_source(source: Path, source_format: str | None) -> tuple[Source, Path]:
-    """Return the dataset or the only run at a path, and the directory that its file names are relative to."""
-    is_dataset = (source / manifest.FILE_NAME).exists() or (source / SHARDS).is_dir()
-    if source_format == "rlx" or (source_format is None and is_dataset):
-        return StoredDataset(opened_parent(source)), source
-    with disk_errors(source, "read"):
-        run = find_run(source, None, source_format)
-        warn(run)
-    return run, run.root
-
-
-def opened_parent(path: Path) -> Dataset:
-    """Return a dataset of which another one is made, which will look complete; log how many shards are missing."""
-    dataset = Dataset(path)
-    if missing := dataset.manifest.missing:
-        planned = plural(len(dataset.manifest.planned), "shard")
-        logger.warning("%s is not complete: %d of %s missing, and left out", path, len(missing), planned)
-    return dataset
-
-
-def warn_of(left: Mapping[str, str], source: Source) -> None:
-    """Log which episodes could not be read when a source was opened, if there are any."""
-    if left:
-        logger.warning("%s: left out: %s", source.id, LeftOut.of(left))
-
-
-def warn(source: Source) -> None:
-    """Log which parts of a source are left out, and which images are lossy."""
-    notes = source.notes
-    if keys := [f"{key} ({reason})" for key, reason in not_taken(notes).items()]:
-        named = first_of(keys, _MAX_NAMED)
-        logger.warning("%s: %s left out: %s", source.id, plural(len(keys), "entry"), named)
-    for note, (said, what) in COUNTED.items():
-        if count := notes.get(note):
-            logger.warning("%s: %s", source.id, said.format(plural(count, what)))
-    early = notes.get(EARLY_FLAGS)
-    for flag, count in early.items() if isinstance(early, dict) else ():
-        logger.warning("%s: %s is set in %s before the last of an episode", source.id, flag, plural(count, "row"))
-    for note, encoding in (("lossy_jpeg", "JPEG"), ("lossy_webp", "WebP"), ("lossy_video", "video")):
-        lossy = notes.get(note)
-        for name in lossy if isinstance(lossy, list) else []:  # notes of a file may have any type
-            logger.warning("%s: %s was compressed as %s, which is lossy, by the source", source.id, name, encoding)
-
-
-class StoredDataset:
-    """A dataset as a Source, shard by shard."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        self.dataset = dataset
-        self.id, self.schema, self.notes = dataset.manifest.id, dataset.schema, dataset.manifest.inherited_notes
-        names = dataset.shard_names
-        # A shard keeps its number when others are added; its place may change.
-        are_numbers = all(name.isdecimal() and shard_name(int(name)) == name for name in names)
-        self._places = {int(name) if are_numbers else place: place for place, name in enumerate(names)}
-
-    def shards(self) -> Sequence[int]:
-        """Return the numbers of the shards that have steps; their places if a name is not a number."""
-        return list(self._places)
-
-    def files(self, shard: int) -> Sequence[str]:
-        """Return the names of a shard's files, relative to the dataset's directory."""
-        return self.dataset.shard_files(self._places[shard])
-
-    def records(self, shard: int) -> Mapping[str, FileRecord]:
-        """Return length and checksum of a shard's files from the manifest."""
-        return shard_files(self.dataset.shard_records[self._places[shard]])
-
-    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:  # noqa: ARG002  (nothing is)
-        """Verify a shard and yield its steps."""
-        return self.dataset.shard_blocks(self._places[shard], block_steps(self.schema))
-
-    def table(self, shards: Sequence[int]) -> Trajectories:
-        """Return the trajectory table of some shards."""
-        return Trajectories.concatenate([self.dataset.shard_table(self._places[shard]) for shard in shards])

@@ -1,9 +1,10 @@
 """``rlx.open`` and its result: a dataset with the verbs of rlx as methods."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,17 +18,49 @@ from rlx.home import cache_home
 from rlx.manifest import ShardRecord
 from rlx.progress import Progress
 from rlx.store import dataset as stored
-from rlx.store.codec import Codec
 from rlx.store.statistics import statistics_of, summary
 from rlx.store.step_reader import SelectedSteps
-from rlx.verbs.arguments import BatchFormat, Engine, ExportFormat, FunctionUnit, SplitUnit, Store, StrPath
-from rlx.verbs.merging import split
+from rlx.verbs.arguments import ExportFormat, StrPath
+from rlx.verbs.merge import split as split_dataset
+from rlx.verbs.preprocess import PreprocessArguments, listed
+from rlx.verbs.preprocess import preprocess as preprocess_dataset
+from rlx.verbs.sample import sample as sample_datasets
 from rlx.wording import command
 
 if TYPE_CHECKING:
     from rlx.verbs.export import ExportReport
-    from rlx.verbs.preprocessing import StepFunction, Transforms
-    from rlx.verbs.sample import Sample
+    from rlx.verbs.preprocess import StepFunction, Transforms
+    from rlx.verbs.sampling import Sample
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _signed(verb: Callable[..., Any], *left_out: str) -> Callable[[F], F]:
+    """Return a decorator for a method that hands ``**options`` on to a function: its signature names them."""
+
+    def decorate(method: F) -> F:
+        own = [
+            one
+            for one in signature(method).parameters.values()
+            if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+        ]
+        _, *theirs = signature(verb).parameters.values()
+        named = {*left_out, *(one.name for one in own)}
+        parameters = [*own, *(one for one in theirs if one.name not in named)]
+        method.__dict__["__signature__"] = signature(method).replace(parameters=parameters)
+        return method
+
+    return decorate
+
+
+def _like(
+    verb: Callable[Concatenate[Any, P], Any],
+) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, P], R]]:
+    """Return a decorator for a method that hands all its arguments on to a function, also for type checkers."""
+    return _signed(verb)
 
 
 class Dataset(stored.Dataset):
@@ -140,18 +173,8 @@ class Dataset(stored.Dataset):
 
         return self.select(largest(self.trajectories, amount, by))
 
-    def split(
-        self,
-        fractions: Iterable[float],
-        *,
-        by: SplitUnit = "trajectory",
-        seed: int = 0,
-        part: int | None = None,
-        output: StrPath | Sequence[StrPath] | None = None,
-        jobs: int | None = None,
-        overwrite: bool = False,
-        progress: Progress | None = None,
-    ) -> "list[Dataset]":
+    @_like(split_dataset)
+    def split(self, *arguments: Any, **options: Any) -> "list[Dataset]":
         """Split the trajectories into several datasets and return them; the arguments are those of ``rlx.split``.
 
         Example:
@@ -159,35 +182,17 @@ class Dataset(stored.Dataset):
             >>> len(train) + len(test) == len(rlx.open("cartpole"))
             True
         """
-        reports = split(
-            self.path,
-            fractions,
-            by=by,
-            seed=seed,
-            part=part,
-            output=output,
-            jobs=jobs,
-            overwrite=overwrite,
-            progress=progress,
-        )
+        reports = split_dataset(self.path, *arguments, **options)
         return [Dataset(report.dataset) for report in reports]
 
+    @_signed(preprocess_dataset, "dry_run")
     def preprocess(
         self,
         destination: StrPath,
         fn: "str | StepFunction | None" = None,
         *,
         transform: "Transforms | None" = None,
-        per: FunctionUnit = "block",
-        chunk_size: int = 1024,
-        steps: int | None = None,
-        num_workers: int | None = None,
-        engine: Engine = "local",
-        ray_address: str | None = None,
-        store: Store = "zarr",
-        codec: str | Codec | None = None,
-        overwrite: bool = False,
-        progress: Progress | None = None,
+        **options: Unpack[PreprocessArguments],
     ) -> "Dataset":
         """Transform the dataset into a new one, and return that; the arguments are those of ``rlx.preprocess``.
 
@@ -196,65 +201,19 @@ class Dataset(stored.Dataset):
             >>> small[0]["next", "reward"]
             tensor([0.5000])
         """
-        from rlx.verbs.preprocessing import listed, preprocess  # most datasets are only read
-
-        preprocess(
-            self._directory,
-            destination,
-            transform=[*self._transforms, *listed(transform)],
-            fn=fn,
-            per=per,
-            chunk_size=chunk_size,
-            steps=steps,
-            num_workers=num_workers,
-            engine=engine,
-            ray_address=ray_address,
-            store=store,
-            codec=codec,
-            overwrite=overwrite,
-            progress=progress,
-        )
+        transforms = [*self._transforms, *listed(transform)]
+        preprocess_dataset(self._directory, destination, transform=transforms, fn=fn, **options)
         return Dataset(destination)
 
-    def sample(
-        self,
-        *,
-        batch_size: int = 128,
-        slice_len: int | None = None,
-        num_slices: int | None = None,
-        stack: int = 1,
-        n_step: int = 1,
-        gamma: float | None = None,
-        batches: int = 1,
-        seed: int | None = None,
-        without_replacement: bool = False,
-        no_strict_length: bool = False,
-        output: "StrPath | BinaryIO | None" = None,
-        format: BatchFormat | None = None,
-    ) -> "Sample":
+    @_like(sample_datasets)
+    def sample(self, **options: Any) -> "Sample":
         """Draw steps or slices, and return or write them; the arguments are those of ``rlx.sample``.
 
         Example:
             >>> rlx.open("cartpole").sample(batch_size=32, seed=0).batch["observation"].shape
             torch.Size([32, 4])
         """
-        from rlx.verbs.sample import sample
-
-        return sample(
-            self,
-            batch_size=batch_size,
-            slice_len=slice_len,
-            num_slices=num_slices,
-            stack=stack,
-            n_step=n_step,
-            gamma=gamma,
-            batches=batches,
-            seed=seed,
-            without_replacement=without_replacement,
-            no_strict_length=no_strict_length,
-            output=output,
-            format=format,
-        )
+        return sample_datasets(self, **options)
 
     def export(
         self,
@@ -272,7 +231,7 @@ class Dataset(stored.Dataset):
             >>> rlx.open("cartpole").export("cartpole.hdf5", "d4rl").steps
             1000
         """
-        from rlx.verbs.creating import convert
+        from rlx.verbs.convert import convert
 
         return convert(
             self.path, destination, to=to, capacity=capacity, shards=shards, overwrite=overwrite, progress=progress

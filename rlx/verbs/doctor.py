@@ -1,223 +1,130 @@
-"""``rlx doctor``: problems in a dataset, or in files of another project, that mislead a learner."""
+"""``rlx.doctor`` and ``rlx.diff``: what is wrong with a dataset, and how two differ."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-from numpy.typing import NDArray
-
-from rlx import manifest
-from rlx.block import Block
-from rlx.checks.check import Finding, Severity
-from rlx.checks.examination import digests, examine
-from rlx.errors import CorruptDatasetError, CorruptShardError, DatasetError
-from rlx.files.urls import is_url
-from rlx.formats.common.source import Source
+from rlx.errors import OptionError
+from rlx.files.urls import check_path
 from rlx.progress import Progress, receiver
-from rlx.store.codec import Codec
-from rlx.store.dataset import Dataset
-from rlx.verbs.convert import StoredDataset, open_source
-from rlx.verbs.merge import Assembly, assemble, kept_parts
-from rlx.verbs.options import Options
-from rlx.wording import without_secrets
+from rlx.verbs.arguments import Options, StrPath, check_source_format, paths
+from rlx.verbs.options import Argument, FromOption, Option, check, dataset_names, recorded
 
-# Checks cost little a step and something a block, so blocks of small rows are long.
-_MAX_STEPS = 2**16
-_MAX_BYTES = 32 * 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Fixed:
-    """A copy of a dataset without the trajectories that have errors.
-
-    Args:
-        left_out: how many it lacks.
-    """
-
-    dataset: Path
-    trajectories: int
-    left_out: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the keys that scripts rely on."""
-        return {"dataset": str(self.dataset), "trajectories": self.trajectories, "left_out": self.left_out}
-
-
-@dataclass(frozen=True, slots=True)
-class Checkup:
-    """The findings in a dataset.
-
-    Args:
-        id: name of the dataset.
-        path: its path or URL.
-        steps: number of checked steps.
-        trajectories: number of checked trajectories.
-        of_trajectories: number of trajectories of the dataset; for files of another project, of checked trajectories.
-        findings: the problems, errors first.
-        dropped_rows: number of rows of other projects' files that are not steps, by reason.
-        fixed: the copy without the trajectories that have errors, if one was written.
-    """
-
-    id: str
-    path: str
-    steps: int
-    trajectories: int
-    of_trajectories: int
-    findings: Sequence[Finding]
-    dropped_rows: Mapping[str, int]
-    fixed: Fixed | None = None
-
-    @property
-    def ok(self) -> bool:
-        """Whether no error was found."""
-        return not self.errors
-
-    @property
-    def errors(self) -> int:
-        """Number of findings that mislead a learner."""
-        return self._count(Severity.ERROR)
-
-    @property
-    def warnings(self) -> int:
-        """Number of findings that may mislead a learner."""
-        return self._count(Severity.WARNING)
-
-    @property
-    def notes(self) -> int:
-        """Number of findings to know about."""
-        return self._count(Severity.NOTE)
-
-    def _count(self, severity: Severity) -> int:
-        return sum(finding.severity == severity for finding in self.findings)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the keys that scripts rely on."""
-        return {
-            "id": self.id,
-            "path": self.path,
-            "ok": self.ok,
-            "steps": self.steps,
-            "trajectories": self.trajectories,
-            "of_trajectories": self.of_trajectories,
-            "errors": self.errors,
-            "warnings": self.warnings,
-            "notes": self.notes,
-            "findings": [finding.to_json() for finding in self.findings],
-            "dropped_rows": dict(self.dropped_rows),
-            **({} if self.fixed is None else {"fixed": self.fixed.to_json()}),
-        }
+if TYPE_CHECKING:
+    from rlx.verbs.checkup import Checkup
+    from rlx.verbs.comparison import Comparison
 
 
 def doctor(
-    path: str,
+    dataset: Annotated[
+        StrPath,
+        Argument(
+            "Path, id or URL of a dataset, or a path that rlx convert reads.",
+            metavar="DATASET|FILE",
+            completes=dataset_names,
+        ),
+    ],
     *,
-    source_format: str | None = None,
-    against: Sequence[str] = (),
-    sample: int | None = None,
+    from_: FromOption = None,
+    against: Annotated[
+        StrPath | Sequence[StrPath] | None,
+        Option("Dataset that must not share episodes with this one; repeatable.", metavar="DATASET", is_list=True),
+    ] = None,
+    sample: Annotated[int | None, Option("Number of trajectories to check.", least=1, default="all")] = None,
+    fix: Annotated[bool, Option("Write a copy without the trajectories that have errors.")] = False,
+    output: Annotated[
+        StrPath | None, Option("Directory of the fixed dataset.", metavar="DIR", short="-o", recorded=False)
+    ] = None,
     progress: Progress | None = None,
-) -> Checkup:
-    """Check the meaning of a dataset or of files of another project.
+) -> "Checkup":
+    """Check a dataset for wrong flags, rewards, duplicates and NaN.
 
-    Arguments and errors are those of ``rlx.doctor``.
-    """
-    progress = receiver(progress)
-    problems: list[Finding] = []
-    others = {
-        digest: without_secrets(other) for other in against for digest in _digests(other, source_format, problems)
-    }
-    dropped: Counter[str] = Counter()
-    source = _opened(path, source_format)
-    dataset = source.dataset if isinstance(source, StoredDataset) else None
-    if dataset is not None:
-        progress.expect("steps", len(dataset))
-    blocks = _until_damage(_blocks(source, sample, dropped), problems)
-    found = examine(blocks, source.schema, name=source.id, notes=source.notes, others=others, progress=progress)
-    return Checkup(
-        source.id,
-        path if dataset is None else dataset.where,
-        found.steps,
-        found.trajectories,
-        found.trajectories if dataset is None else len(dataset.trajectories),
-        [*problems, *found.findings],
-        dropped,
-    )
-
-
-def fix(path: str, checkup: Checkup, destination: Path, options: Options, progress: Progress | None = None) -> Fixed:
-    """Write a copy of a dataset without the trajectories that the findings exclude.
+    Finds shifted rewards, wrong flags, joined or duplicate episodes, NaN, actions outside their space, black or
+    repeated images, decreasing timestamps and more. ``rlx.verify`` verifies checksums.
 
     Args:
-        checkup: what ``doctor`` found in all of it.
+        dataset: path, id or URL of a dataset, or a path that ``rlx.convert`` reads.
+        from_: format of the files, with options if it has any; auto-detected by default.
+        against: datasets that must not share episodes with this one.
+        sample: number of trajectories to check; all by default.
+        fix: write a copy without the trajectories that have errors.
+        output: directory of the copy.
+        progress: reports ``steps``, and of the copy ``bytes`` and ``shards``.
+
+    Returns:
+        The findings, errors first; ``ok`` is true if none is an error. Problems are returned, not raised.
+
+    Raises:
+        DatasetNotFoundError, SourceNotFoundError: dataset does not exist.
+        CorruptDatasetError, CorruptShardError: the manifest or an index is damaged, so that nothing can be read.
+        DatasetError: every trajectory has an error.
+        DatasetExistsError: output exists and is not this dataset.
+        OptionError: an argument is unknown or conflicts with another.
+
+    Example:
+        >>> checkup = rlx.doctor("cartpole")
+        >>> checkup.ok, checkup.steps, checkup.findings
+        (True, 1000, [])
     """
-    dataset = Dataset(path)
-    if checkup.trajectories != len(dataset.trajectories):
-        raise DatasetError(f"expected a check of every trajectory, found {checkup.trajectories:,}")
-    keeps = np.ones(len(dataset.trajectories), bool)
-    for finding in checkup.findings:
-        keeps[finding.trajectories] = False
-    if not keeps.any():
-        raise DatasetError(f"{path}: every trajectory has an error, so nothing would be left")
-    whole = dataset.manifest
-    dropped = {finding.check: len(finding.trajectories) for finding in checkup.findings}
-    recipe = {"doctor": {check: count for check, count in dropped.items() if count}}
-    assembly = Assembly(whole.id, whole.schema, whole.inherited_notes, kept_parts(dataset, keeps))
-    options = replace(options, store=whole.store, codec=Codec.from_json(whole.codec))
-    report = assemble(assembly, [dataset], destination, options, receiver(progress), recipe)
-    return Fixed(destination, report.trajectories, left_out=int((~keeps).sum()))
+    given = dict(locals())
+    check(doctor, given)
+    check_source_format(from_)
+    if fix != (output is not None):
+        raise OptionError("`fix` and `output` require each other")
+    if fix and sample is not None:
+        raise OptionError("`fix` checks every trajectory and excludes `sample`")
+    from rlx.store.dataset import Dataset
+    from rlx.verbs import checkup
+
+    path = os.fspath(check_path("dataset", dataset))
+    if output is not None:
+        check_path("`output`", output, "a directory")
+        _ = Dataset(path).path  # raises unless it is a dataset on this machine, before all of it is examined
+    others = [] if against is None else [os.fspath(other) for other in paths("`against`", against)]
+    found = checkup.examined(path, source_format=from_, against=others, sample=sample, progress=receiver(progress))
+    if output is None:
+        return found
+    options = Options(command=recorded(doctor, given, dataset=path, from_=None, against=others or None))
+    return replace(found, fixed=checkup.fix(path, found, Path(output), options, receiver(progress)))
 
 
-def _opened(path: str, source_format: str | None) -> Source:
-    """Return the dataset at a path, below ``$RLX_HOME`` or at a URL, or the files of another project."""
-    if source_format in (None, "rlx") and (
-        is_url(path) or (Path(path) / manifest.FILE_NAME).exists() or not Path(path).exists()
-    ):
-        return StoredDataset(Dataset(path))
-    return open_source(Path(path), source_format)[0]
+def diff(
+    a: Annotated[
+        StrPath,
+        Argument("First dataset: path, id below $RLX_HOME, or URL.", metavar="A", completes=dataset_names),
+    ],
+    b: Annotated[StrPath, Argument("Second dataset.", metavar="B", completes=dataset_names)],
+    *,
+    progress: Progress | None = None,
+) -> "Comparison":
+    """Compare two datasets: manifest, lineage, trajectories and every field of every step.
 
+    Stores, codecs and numbers of shards may differ; each is then a difference of the manifest alone. Steps are compared
+    bit by bit, so equal NaN are equal. Files that have equal lengths and checksums in both manifests are not read.
 
-def _digests(path: str, source_format: str | None, problems: list[Finding]) -> Mapping[bytes, int]:
-    """Return digests of the trajectories of another dataset; damage that ends it becomes a finding that names it."""
-    other, damage = _opened(path, source_format), list[Finding]()
-    found = digests(_until_damage(_blocks(other, None, Counter()), damage), other.schema)
-    why = "its trajectories after this position could not be compared"
-    problems += [replace(one, what=f"{without_secrets(path)}: {one.what}", why=why) for one in damage]
-    return found
+    Args:
+        a: the first dataset: its directory, its id below ``$RLX_HOME``, or its URL.
+        b: the second dataset.
+        progress: reports ``steps``.
 
+    Returns:
+        The differences, each with its part, its name, both values, and for steps and trajectories how many differ and
+        the first of them; ``equal`` is true if nothing differs.
 
-def _blocks(source: Source, sample: int | None, dropped: Counter[str]) -> Iterator[Block]:
-    """Yield the steps, or those of a number of trajectories: of a dataset evenly spread, of other files the first."""
-    if isinstance(source, StoredDataset):
-        dataset, count = source.dataset, len(source.dataset.trajectories)
-        max_steps = max(1, min(_MAX_STEPS, _MAX_BYTES // dataset.schema.row_bytes))
-        chosen: NDArray[np.int64] | None = None
-        if sample is not None and sample < count:
-            chosen = np.arange(sample, dtype=np.int64) * count // sample
-        yield from dataset.blocks(max_steps, trajectories=chosen)
-        return
-    seen = 0
-    for shard in source.shards():
-        for block in source.blocks(shard, dropped):
-            yield block
-            seen += block.closed
-            if sample is not None and seen >= sample and not block.is_open:
-                return
+    Raises:
+        DatasetNotFoundError: a dataset does not exist.
+        CorruptDatasetError: a file that is read is damaged.
+        ForbiddenError: the server of a URL refuses access.
+        DownloadError: fetching from a URL failed after all retries.
 
+    Example:
+        >>> _ = rlx.convert("cartpole", "copy", codec="zstd")
+        >>> [difference.name for difference in rlx.diff("cartpole", "copy").differences]
+        ['codec', 'command']
+    """
+    from rlx.store.dataset import Dataset
+    from rlx.verbs.comparison import compare
 
-def _until_damage(blocks: Iterator[Block], problems: list[Finding]) -> Iterator[Block]:
-    """Yield the blocks; damage that ends them becomes a finding, so that earlier steps are reported too."""
-    try:
-        yield from blocks
-    except (CorruptDatasetError, CorruptShardError) as exc:
-        problems.append(
-            Finding(
-                "damaged",
-                Severity.ERROR,
-                str(exc),
-                count=1,
-                why="nothing after this position could be read or checked",
-                remedy=exc.hint or "download or restore the files",
-            )
-        )
+    return compare(Dataset(a), Dataset(b), progress=receiver(progress))

@@ -35,8 +35,8 @@ from rlx.formats.registry import formats, writable
 from rlx.progress import Progress
 from rlx.schema import Schema, is_action
 from rlx.store.trajectories import COLUMNS, Trajectories
-from rlx.verbs.convert import StoredDataset, open_source
 from rlx.verbs.ingest import chosen_shards
+from rlx.verbs.inputs import StoredDataset, open_source
 from rlx.verbs.report import Counted, bytes_at, check_apart
 from rlx.verbs.shard_task import source_file
 

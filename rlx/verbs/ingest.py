@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol, runtime_checkable
 
 from rlx.distribution import version
-from rlx.engine.engines import Engine, open_engine, threads_per_task
+from rlx.engine.engines import open_engine, threads_per_task
 from rlx.errors import CorruptShardError, DatasetExistsError, PartialError, SourceError, SourceNotFoundError
 from rlx.files.directory import Directory
 from rlx.files.urls import HUB
@@ -25,8 +26,8 @@ from rlx.store.dataset_writer import Claim, DatasetWriter, open_writer
 from rlx.store.dictionary import Beginning
 from rlx.store.layout import shard_name
 from rlx.store.writer import ShardFormat, train_dictionaries, write_shard
+from rlx.verbs.arguments import Options
 from rlx.verbs.citation import given_citations, write_citations
-from rlx.verbs.options import Options
 from rlx.verbs.report import FROM, Report, manifest_at, other_work
 from rlx.verbs.shard_task import ShardResult, ShardTask, SharedSource, attempt, convert_shard
 from rlx.verbs.transfers import Delivery
@@ -162,7 +163,10 @@ class Ingest:
         if pending and ORIGIN in described.notes:
             writer.manifest = _also_from(writer.manifest, described.notes[ORIGIN])
         self.progress.expect("shards", len(pending))
-        failures, written = self._write(writer, pending, delivery or Delivery())
+        shards = _PendingShards(self, writer, delivery or Delivery(), pending)
+        if pending:
+            shards.write()
+        failures = shards.failures
         if not writer.manifest.shards and not failures:
             writer.save()
         if (left := LeftOut.noted(writer.manifest.notes)).count and not (failures or writer.manifest.steps):
@@ -173,27 +177,14 @@ class Ingest:
             write_citations(claim.path, [*self.citations, *given])
         skipped = len(self.numbers()) - len(pending)
         seconds, path = time.monotonic() - started, claim.place if failures else claim.path
-        return Report.of(path, writer.manifest, seconds, written, skipped_shards=skipped, failures=failures)
+        return Report.of(
+            path, writer.manifest, seconds, shards.steps_written, skipped_shards=skipped, failures=failures
+        )
 
     def pending(self, listed: Manifest | None) -> list[int]:
         """Return the numbers of the requested shards that are not listed."""
         names = listed.listed if listed else set()
         return [number for number in self.numbers() if shard_name(number) not in names]
-
-    def _write(
-        self, writer: DatasetWriter, pending: Sequence[int], delivery: Delivery
-    ) -> tuple[dict[str, SourceError], int]:
-        if not pending:
-            return {}, 0
-        options, tasks = self.options, len(pending)
-        with open_engine(options.engine, options.jobs, self.progress, options.ray_address, tasks=tasks) as engine:
-            shards = _PendingShards(self, writer, engine, delivery, pending)
-            try:
-                delivery.start(pending, shards.arrived)
-                shards.wait()
-            finally:
-                delivery.stop()
-        return shards.failures, shards.steps_written
 
 
 def _lineage(parents: Sequence[Dataset]) -> list[Mapping[str, Any]]:
@@ -229,83 +220,91 @@ def _also_without(manifest: Manifest, left_out: LeftOut) -> Manifest:
 
 
 class _PendingShards:
-    """Pipeline of every shard from its arrival to its commit. One thread waits; all that happens comes to it as an
-    event."""
+    """The shards that are to be written, from the arrival of their files until they are listed.
 
-    def __init__(
-        self,
-        ingest: Ingest,
-        writer: DatasetWriter,
-        engine: Engine,
-        delivery: Delivery,
-        pending: Sequence[int],
-    ) -> None:
+    One thread does all of it. Others put events: the files of a shard are here, or could not be fetched, or a worker is
+    done with it.
+    """
+
+    def __init__(self, ingest: Ingest, writer: DatasetWriter, delivery: Delivery, pending: Sequence[int]) -> None:
         self._ingest = ingest
-        self._source = SharedSource(ingest.source)
         self._writer = writer
-        self._engine = engine
         self._delivery = delivery
-        self._left = set(pending)
-        self._waiting: set[int] = set()
-        self._unlisted: dict[int, int] = {}  # steps of finished shards that are not listed yet
-        self._untried = list(pending)  # shards that the dictionaries may be made from, in order
-        self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._events: SimpleQueue[tuple[int, BaseException | Future[ShardResult] | None]] = SimpleQueue()
+        self._pending = pending
+        self._left = set(pending)  # neither listed nor failed
+        self._here: set[int] = set()  # whose files are here, and which no worker has yet
+        self._unlisted: dict[int, int] = {}  # steps of those that are written, and not listed yet
+        self._untried = list(pending)  # that the dictionaries may be made from, in order
         threads = threads_per_task(ingest.options.engine, ingest.options.jobs, len(pending))
-        listed = replace(writer.format(), threads=threads)
-        self._format: ShardFormat | None = listed if listed.dictionaries or not listed.coded() else None
-        self._plain = listed
+        self._plain = replace(writer.format(), threads=threads)
+        is_complete = self._plain.dictionaries or not self._plain.coded()
+        self._format: ShardFormat | None = self._plain if is_complete else None
         self.failures: dict[str, SourceError] = {}
         self.steps_written = 0
 
-    def arrived(self, shard: int, error: BaseException | None) -> None:
-        """Take note, from any thread, that the shard can be read, or cannot be fetched."""
-        self._events.put(partial(self._take, shard, error))
-
-    def wait(self) -> None:
-        """Return when every shard is committed or has failed."""
-        try:
-            while self._left:
-                if self._unlisted.keys() == self._left:
+    def write(self) -> None:
+        """Return when every shard is listed or has failed."""
+        options, source = self._ingest.options, SharedSource(self._ingest.source)
+        tasks, work = len(self._pending), partial(attempt, self._ingest.work)
+        with open_engine(
+            options.engine, options.jobs, self._ingest.progress, options.ray_address, tasks=tasks
+        ) as engine:
+            try:
+                self._delivery.start(self._pending, self._happened)
+                while self._left:
+                    if self._unlisted and (self._unlisted.keys() == self._left or not self._writer.due_s):
+                        self._list()
+                    elif self._here and self._format is not None and self._events.empty():
+                        shard = min(self._here)
+                        self._here.remove(shard)
+                        # One that this process writes is done now: it is listed before the next one begins, so that a
+                        # kill costs no more than that.
+                        engine.submit(work, self._task(source, shard, self._format)).add_done_callback(
+                            partial(self._happened, shard)
+                        )
+                    else:
+                        with suppress(Empty):  # the written ones are due to be listed
+                            self._take(*self._events.get(timeout=self._writer.due_s if self._unlisted else None))
+            except BrokenExecutor as exc:
+                raise PartialError(
+                    "a worker process died; finished shards are kept",
+                    hint="run the same command again; if memory was short, with `jobs` 1",
+                ) from exc
+            finally:
+                try:
                     self._list()
-                else:
-                    self._handle_event()
-        except BrokenExecutor as exc:
-            raise PartialError(
-                "a worker process died; finished shards are kept",
-                hint="run the same command again; if memory was short, with `jobs` 1",
-            ) from exc
-        finally:
-            self._list()
+                finally:
+                    self._delivery.stop()
 
-    def _handle_event(self) -> None:
-        """Wait for an event and handle it, or list the finished shards if that is due before."""
-        try:
-            event = self._events.get(timeout=self._writer.due_s if self._unlisted else None)
-        except Empty:
-            self._list()
-        else:
-            event()
+    def _happened(self, shard: int, event: "BaseException | Future[ShardResult] | None") -> None:
+        """Put an event, from any thread."""
+        self._events.put((shard, event))
 
-    def _take(self, shard: int, error: BaseException | None) -> None:
+    def _take(self, shard: int, event: "BaseException | Future[ShardResult] | None") -> None:
+        """Handle an event."""
+        error = event.exception() if isinstance(event, Future) else event
         if isinstance(error, SourceError):
+            if isinstance(event, Future) and self._comes_again(shard, error):
+                return
             self._fail(shard, error)
         elif error is not None:
             raise error
+        elif isinstance(event, Future):
+            self._add(shard, event.result())
+            return
         else:
-            self._waiting.add(shard)
+            self._here.add(shard)
         if self._format is None:
-            self._train()
-        if self._format is not None:
-            for ready in sorted(self._waiting):
-                self._convert(ready, self._format)
-            self._waiting.clear()
+            self._format = self._trained()
 
-    def _train(self) -> None:
-        """Make the dictionaries from the first shard that has steps, whichever shard arrives first.
+    def _trained(self) -> ShardFormat | None:
+        """Return the format with the dictionaries of the first shard that has steps, whichever arrives first; None if
+        that is not here yet.
 
-        A failed shard is passed over: its place is not known to hold steps, and the others must not wait for it.
+        A failed shard is passed over: it is not known to hold steps, and the others must not wait for it.
         """
-        while self._untried and (self._untried[0] in self._waiting or self._untried[0] not in self._left):
+        while self._untried and (self._untried[0] in self._here or self._untried[0] not in self._left):
             shard = self._untried.pop(0)
             if shard not in self._left:
                 continue
@@ -313,39 +312,26 @@ class _PendingShards:
                 with skipping(self._ingest.options.skips):
                     dictionaries = train_dictionaries(_beginning(self._ingest.source, shard), self._plain)
             except SourceError as exc:
-                self._waiting.discard(shard)
-                if self._again(shard, exc):
+                self._here.discard(shard)
+                if self._comes_again(shard, exc):
                     self._untried.insert(0, shard)
-                    return
+                    return None
                 self._fail(shard, exc)
                 continue
             if dictionaries:
-                self._format = replace(self._plain, dictionaries=dictionaries)
-                return
-        if not self._untried:
-            self._format = self._plain
+                return replace(self._plain, dictionaries=dictionaries)
+        return None if self._untried else self._plain
 
-    def _convert(self, shard: int, shards: ShardFormat) -> None:
-        name = shard_name(shard)
-        ingest = self._ingest
-        directory, fetched = self._writer.partial(name), self._delivery.fetched(shard)
+    def _task(self, source: SharedSource, shard: int, shards: ShardFormat) -> ShardTask:
+        ingest, name = self._ingest, shard_name(shard)
+        fetched = self._delivery.fetched(shard)
         if isinstance(ingest.source, RecordedSource):  # which is verified when it is read
             fetched = {**ingest.source.records(shard), **fetched}
-        task = ShardTask(self._source, ingest.root, shard, name, directory, shards, fetched, skips=ingest.options.skips)
-        future = self._engine.submit(partial(attempt, ingest.work), task)
-        if future.done():
-            # Done in this process: listed before the next one begins, so that a kill costs no more than that.
-            self._commit(shard, future)
-            return
-        future.add_done_callback(lambda done: self._events.put(partial(self._commit, shard, done)))
+        directory, skips = self._writer.partial(name), ingest.options.skips
+        return ShardTask(source, ingest.root, shard, name, directory, shards, fetched, skips=skips)
 
-    def _commit(self, shard: int, done: "Future[ShardResult]") -> None:
-        error = done.exception()
-        if isinstance(error, SourceError):
-            if not self._again(shard, error):
-                self._fail(shard, error)
-            return
-        result = done.result()
+    def _add(self, shard: int, result: ShardResult) -> None:
+        """Take a written shard, which is listed when that is due."""
         bases = self._delivery.origin(shard)
         for base in bases:
             self._writer.manifest = _also_from(self._writer.manifest, base)
@@ -354,11 +340,9 @@ class _PendingShards:
         origin = {**result.origin, **({"bases": bases} if bases else {})}
         self._writer.add(result.record, origin=origin, dropped=result.dropped)
         self._unlisted[shard] = result.record.steps
-        if not self._writer.due_s:
-            self._list()
 
     def _list(self) -> None:
-        """List the finished shards. Their files may be deleted only then."""
+        """List the written shards. Their files may be deleted only then."""
         unlisted, self._unlisted = self._unlisted, {}
         self._writer.flush()
         for shard, steps in unlisted.items():
@@ -367,9 +351,9 @@ class _PendingShards:
             self._delivery.finished(shard)
             self._ingest.progress.advance("shards", 1)
 
-    def _again(self, shard: int, error: SourceError) -> bool:
+    def _comes_again(self, shard: int, error: SourceError) -> bool:
         """Let a damaged shard come from another base; return whether it will."""
-        if not (isinstance(error, CorruptShardError) and self._delivery.again(shard, self.arrived)):
+        if not (isinstance(error, CorruptShardError) and self._delivery.again(shard, self._happened)):
             return False
         logger.warning("shard %d: %s", shard, error)
         return True
@@ -395,8 +379,6 @@ class _PendingShards:
         origin = {"source": self._ingest.source.id, "shard": shard}
         self._writer.add(record, origin=origin, dropped={DAMAGED_SHARD: steps})
         self._unlisted[shard] = 0
-        if not self._writer.due_s:
-            self._list()
 
 
 def _beginning(source: Source, shard: int) -> Iterable[Beginning]:

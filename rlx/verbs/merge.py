@@ -1,244 +1,247 @@
-"""Datasets assembled from shards of others: ``rlx merge``, and the work of ``split`` and ``doctor --fix``.
+"""``rlx.merge`` and ``rlx.split``: several datasets into one, and one into several."""
 
-Complete shards are hard-linked, others are read and re-encoded.
-"""
-
-import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-from numpy.typing import NDArray
-
-from rlx.block import Block
-from rlx.errors import CorruptDatasetError, DatasetError, SchemaMismatchError
-from rlx.formats.common.source import block_steps
-from rlx.manifest import ShardRecord
-from rlx.progress import Progress
-from rlx.schema import Schema
+from rlx.errors import OptionError
+from rlx.files.urls import check_path
+from rlx.numbers import check_whole
+from rlx.progress import Progress, receiver
 from rlx.store.codec import Codec
-from rlx.store.dataset import Dataset, cast_hint
-from rlx.store.dataset_writer import DatasetWriter, claimed, open_writer
-from rlx.store.layout import shard_directory, shard_name
-from rlx.store.writer import link_shard
-from rlx.verbs.convert import StoredDataset, opened_parent
-from rlx.verbs.ingest import Ingest
-from rlx.verbs.options import Options
-from rlx.verbs.report import Report, check_apart
-from rlx.wording import command, number_ranges
+from rlx.verbs.arguments import Options, SplitUnit, Store, StrPath, chosen_codec, numbers, paths
+from rlx.verbs.options import (
+    CODEC,
+    STORE,
+    Argument,
+    DatasetArgument,
+    JobsOption,
+    Option,
+    OverwriteOption,
+    check,
+    dataset_names,
+    recorded,
+)
 
-_NAMED = 4  # parents that a merged dataset is named after
+if TYPE_CHECKING:
+    from rlx.verbs.report import Report
 
-
-@dataclass(frozen=True, slots=True)
-class ShardPart:
-    """The input of one new shard: a shard of a dataset, or some of its trajectories.
-
-    Args:
-        trajectories: [n] places of the trajectories in the shard, ascending; none for all of them.
-    """
-
-    dataset: Dataset
-    place: int
-    trajectories: NDArray[np.int64] | None = None
-
-    @property
-    def record(self) -> ShardRecord:
-        """The manifest's record of the shard."""
-        return self.dataset.shard_records[self.place]
-
-
-def kept_parts(dataset: Dataset, keeps: NDArray[np.bool_]) -> dict[int, ShardPart]:
-    """Return the parts of a dataset's shards that have some of its trajectories, by the shards' numbers.
-
-    Args:
-        keeps: [n] whether to keep each trajectory.
-    """
-    here = np.split(keeps, dataset.first_trajectories[1:-1])
-    return {
-        number: ShardPart(dataset, place, None if kept.all() else np.flatnonzero(kept))
-        for place, (number, kept) in enumerate(zip(StoredDataset(dataset).shards(), here, strict=True))
-        if kept.any()
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class Assembly:
-    """Parts of shards of datasets as a Source."""
-
-    id: str
-    schema: Schema
-    notes: Mapping[str, Any]
-    parts: Mapping[int, ShardPart]
-
-    def shards(self) -> Sequence[int]:
-        """Return numbers of the shards to be."""
-        return sorted(self.parts)
-
-    def files(self, shard: int) -> Sequence[str]:
-        """Return files of the shard that a part is of, below its dataset's directory."""
-        part = self.parts[shard]
-        return part.dataset.shard_files(part.place)
-
-    def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:  # noqa: ARG002  (nothing is)
-        """Yield the steps of a part of a shard, which is verified first."""
-        part = self.parts[shard]
-        return part.dataset.shard_blocks(part.place, block_steps(self.schema), trajectories=part.trajectories)
+_NAMED = 4  # datasets that a merged one is named after
 
 
 def merge(
-    sources: Sequence[Path], destination: Path, options: Options, *, encode: bool = False, progress: Progress
-) -> Report:
-    """Merge the shards of several datasets into one, in the given order; resume an unfinished merge.
+    datasets: Annotated[
+        Iterable[StrPath],
+        Argument(
+            "Paths or ids of datasets, in the desired order.", metavar="DATASET", completes=dataset_names, is_list=True
+        ),
+    ],
+    output: Annotated[StrPath, Option("Directory of the new dataset.", metavar="DIR", short="-o", recorded=False)],
+    *,
+    to: Annotated[Store | None, replace(STORE, default="that of the datasets")] = None,
+    codec: Annotated[str | Codec | None, replace(CODEC, default="that of the datasets, unless --to is given")] = None,
+    jobs: JobsOption = None,
+    overwrite: OverwriteOption = False,
+    progress: Progress | None = None,
+) -> "Report":
+    """Merge datasets into one; call it again to resume.
 
-    Shards are renumbered. Trajectories keep the episode numbers of their source, so a number may occur twice. Notes
-    that differ between the datasets name the shards that they are about.
+    Shards are hard-linked where the file system allows it, and copied elsewhere.
 
     Args:
-        encode: whether to re-encode shards of another store or codec than the options'. Otherwise all datasets must
-            have those of the first.
+        datasets: directories of the datasets, or their ids below ``$RLX_HOME``, in the desired order.
+        output: the new dataset's directory.
+        to: ``zarr`` or ``memmap``; shards of another store are re-encoded. That of the datasets by default.
+        codec: such as ``zstd-dict``; shards of another codec are re-encoded. By default that of the datasets, or
+            with ``to`` that of the store.
+        jobs: worker processes; one per core by default.
+        overwrite: start afresh; an existing dataset stays until the new one is complete.
+        progress: reports ``bytes`` of linked shards, ``shards`` and ``steps`` of re-encoded ones.
 
-    Raises what ``rlx.merge`` does.
+    Raises:
+        DatasetNotFoundError: a dataset does not exist.
+        DatasetError: a dataset is given twice, or the datasets differ in store or codec.
+        SchemaMismatchError: the datasets have different fields.
+        DatasetExistsError: output is one of the datasets, or holds another dataset.
+        CorruptDatasetError: a dataset is damaged.
+        OptionError, CodecError: datasets is empty or not a list, or another argument is unknown.
+
+    Example:
+        >>> first, second = rlx.split("cartpole", [0.5, 0.5], output=["first", "second"])
+        >>> rlx.merge(["first", "second"], "both").steps == first.steps + second.steps
+        True
     """
-    datasets = [opened_parent(source) for source in sources]
-    for dataset in datasets:
+    if isinstance(datasets, str | os.PathLike):
+        raise OptionError(f"one dataset given, {os.fspath(datasets)!r}: expected a list")
+    datasets = paths("dataset", datasets)
+    if not datasets:
+        raise OptionError("no dataset given: expected a list of at least one")
+    given = dict(locals())
+    check(merge, given)
+    options = Options(
+        store=to or "zarr",
+        codec=chosen_codec(codec),
+        jobs=jobs,
+        overwrite=overwrite,
+        command=recorded(merge, given, codec=chosen_codec(codec)),
+    )
+    destination = Path(check_path("output", output, "a directory"))
+    from rlx.home import locate
+    from rlx.verbs.assembly import (
+        Assembly,
+        ShardPart,
+        assemble,
+        check_distinct,
+        check_forms,
+        check_schemas,
+        merged_notes,
+    )
+    from rlx.verbs.inputs import opened_parent
+    from rlx.verbs.report import check_apart
+
+    opened = [opened_parent(locate(dataset)) for dataset in datasets]
+    for dataset in opened:
         check_apart(dataset.path, destination)
-    _check_distinct(datasets)
-    _check_schemas(datasets)
-    if not encode:
-        _check_forms(datasets)
-        first = datasets[0].manifest
+    check_distinct(opened)
+    check_schemas(opened)
+    if to is None and codec is None:
+        check_forms(opened)
+        first = opened[0].manifest
         options = replace(options, store=first.store, codec=Codec.from_json(first.codec))
-    places = [ShardPart(dataset, place) for dataset in datasets for place in range(len(dataset.shard_names))]
-    ids = list(dict.fromkeys(dataset.manifest.id for dataset in datasets))
+    ids = list(dict.fromkeys(dataset.manifest.id for dataset in opened))
     id = "+".join([*ids[:_NAMED], *([f"{len(ids) - _NAMED} more"] if len(ids) > _NAMED else [])])
-    assembly = Assembly(id, datasets[0].schema, _notes(datasets), dict(enumerate(places)))
-    return assemble(assembly, datasets, destination, options, progress)
+    shards = [ShardPart(dataset, place) for dataset in opened for place in range(len(dataset.shard_names))]
+    assembly = Assembly(id, opened[0].schema, merged_notes(opened), dict(enumerate(shards)))
+    return assemble(assembly, opened, destination, options, receiver(progress))
 
 
-def assemble(
-    assembly: Assembly,
-    parents: Sequence[Dataset],
-    destination: Path,
-    options: Options,
-    progress: Progress,
-    recipe: Mapping[str, Any] | None = None,
-) -> Report:
-    """Write an assembly as a dataset, or its missing shards.
+def split(
+    dataset: DatasetArgument,
+    fractions: Annotated[
+        Iterable[float], Option("Fraction of each part, such as 0.9,0.1.", metavar="F,F,...", recorded="always")
+    ],
+    *,
+    by: Annotated[SplitUnit, Option("Unit of the split: trajectories, or whole shards.")] = "trajectory",
+    seed: Annotated[int, Option("Random seed for the split.", least=0)] = 0,
+    part: Annotated[
+        int | None, Option("Number of the only part to write.", least=1, default="all", recorded=False)
+    ] = None,
+    output: Annotated[
+        StrPath | Sequence[StrPath] | None,
+        Option(
+            "Directory of each part, or one name that -1, -2, ... are appended to.",
+            metavar="DIR",
+            short="-o",
+            default="DATASET-1, DATASET-2, ...",
+            is_list=True,
+            recorded=False,
+        ),
+    ] = None,
+    jobs: JobsOption = None,
+    overwrite: OverwriteOption = False,
+    progress: Progress | None = None,
+) -> "list[Report]":
+    """Split the trajectories of a dataset into several datasets; call it again to resume.
+
+    Every trajectory goes to one part, determined by the seed and the fractions alone. If the fractions sum to less than
+    1, the remaining fraction is dropped.
 
     Args:
-        options: how to write it; a whole shard that is of this store and codec already is linked.
-        recipe: what decides the data beside the parents.
+        dataset: the dataset's directory, or its id below ``$RLX_HOME``.
+        fractions: fraction of each part, such as ``[0.9, 0.1]``.
+        by: ``trajectory``, or ``shard`` to split whole shards, which are hard-linked.
+        seed: random seed for the split.
+        part: number of the only part to write, from 1; all by default.
+        output: a directory for each part, or one name that -1, -2, ... are appended to; that of the dataset by default.
+        jobs: worker processes; one per core by default.
+        overwrite: start afresh; an existing dataset stays until the new one is complete.
+        progress: reports ``bytes`` of linked shards, ``shards`` and ``steps`` of re-encoded ones.
+
+    Returns:
+        A report for each part that was written.
+
+    Raises:
+        OptionError: the fractions, the seed or the number of directories does not fit.
+        DatasetNotFoundError: dataset does not exist.
+        DatasetError: a part would have no trajectories, or does not exist.
+        DatasetExistsError: a directory is the dataset's or another part's, or holds another dataset.
+        CorruptDatasetError: the dataset is damaged.
+
+    Example:
+        >>> train, test = rlx.split("cartpole", [0.9, 0.1], output=["train", "test"])
+        >>> train.steps + test.steps
+        1000
     """
-    started = time.monotonic()
-    root = parents[0].path if len(parents) == 1 else None
-    ingest = Ingest(assembly, root, options, progress, parents=parents, recipe=recipe or {}, renumbers=True)
-    with claimed(destination, overwrite=options.overwrite) as claim:
-        ingest.check_resumable(claim.place)
-        writer = open_writer(claim.place, ingest.described())
-        there = len(writer.manifest.listed)
-        linked = _link(writer, assembly, ingest.pending(writer.manifest), progress)
-        report = ingest.run(claim)
-    seconds, written = time.monotonic() - started, report.steps_written + linked
-    return replace(report, seconds=seconds, steps_written=written, skipped_shards=there)
+    fractions = numbers("fractions", fractions, float, "[0.9, 0.1]")
+    given = dict(locals())
+    check(split, given)
+    if part is not None:
+        check_whole("`part`", part, 1, len(fractions))
+    command = recorded(
+        split, given, dataset=os.fspath(check_path("dataset", dataset)), fractions=",".join(map(str, fractions))
+    )
+    from rlx.home import locate
+    from rlx.verbs.assembly import Assembly, assemble
+    from rlx.verbs.division import By, Division, check_places, divide
+    from rlx.verbs.inputs import opened_parent
+
+    places = destinations(dataset, len(fractions), part, output)
+    division = Division(fractions, By(by), seed)
+    opened = opened_parent(locate(dataset))
+    check_places(opened, places)
+    whole = opened.manifest
+    shards = divide(opened, division)
+    reports = []
+    for number, place in zip(range(1, len(fractions) + 1) if part is None else [part], places, strict=True):
+        options = Options(
+            store=whole.store,
+            codec=Codec.from_json(whole.codec),
+            jobs=jobs,
+            overwrite=overwrite,
+            command=f"{command} --part {number}",
+        )
+        assembly = Assembly(f"{whole.id}-{number}", whole.schema, whole.inherited_notes, shards[number - 1])
+        recipe = {"split": {"fractions": fractions, "by": by, "seed": seed, "part": number}}
+        reports.append(assemble(assembly, [opened], place, options, receiver(progress), recipe))
+    return reports
 
 
-def _link(writer: DatasetWriter, assembly: Assembly, pending: Sequence[int], progress: Progress) -> int:
-    """Link the shards that can be; return their steps. All of them come before any shard is encoded.
+def destinations(
+    dataset: StrPath,
+    count: int,
+    part: int | None,
+    output: StrPath | Sequence[StrPath] | None,
+) -> list[Path]:
+    """Return the directories of the parts that are written.
 
-    So the dictionary that those are encoded against is the same however often the work was interrupted.
+    Args:
+        dataset: the dataset that is split.
+        count: number of parts.
+        part: number of the only part to write, from 1; None for all.
+        output: a directory for each part, or a name that numbers are appended to; None for that of the dataset.
+
+    Raises:
+        OptionError: there are several directories, but not one for each part.
+        DatasetNotFoundError: dataset does not exist.
+
+    Example:
+        >>> [path.name for path in destinations("/data/pong", 2, None, "part")]
+        ['part-1', 'part-2']
     """
-    form = (writer.manifest.store, dict(writer.manifest.codec))
-    whole = {number: assembly.parts[number] for number in pending if assembly.parts[number].trajectories is None}
-    linked = {
-        number: part
-        for number, part in whole.items()
-        if (part.dataset.manifest.store, dict(part.dataset.manifest.codec)) == form
-    }
-    progress.expect("bytes", sum(part.record.bytes for part in linked.values()))
-    try:
-        for number, part in linked.items():
-            record = _linked(writer, part, shard_name(number), progress)
-            writer.add(record, origin=record.origin, dropped=record.dropped)
-            if not writer.due_s:
-                writer.flush()
-    finally:
-        writer.flush()
-    return sum(part.record.steps for part in linked.values())
+    from rlx.home import locate
 
-
-def _linked(writer: DatasetWriter, part: ShardPart, name: str, progress: Progress) -> ShardRecord:
-    record = part.record
-    origin = {"source": part.dataset.manifest.id, "shard": record.name}
-    try:
-        shard = shard_directory(part.dataset.path, record.name)
-        link_shard(shard, record.files, writer.partial(name), progress)
-    except CorruptDatasetError as exc:
-        raise CorruptDatasetError(str(exc), hint=command("rlx", "repair", part.dataset.path)) from exc
-    return replace(record, name=name, origin=origin)
-
-
-def _check_distinct(datasets: Sequence[Dataset]) -> None:
-    seen: set[Path] = set()
-    for dataset in datasets:
-        path = dataset.path.resolve()
-        if path in seen:
-            raise DatasetError(f"{dataset.path} is given twice: expected different datasets")
-        seen.add(path)
-
-
-def _check_schemas(datasets: Sequence[Dataset]) -> None:
-    first = datasets[0]
-    for other in datasets[1:]:
-        if different := other.schema.difference(first.schema):
-            raise SchemaMismatchError(
-                f"{other.path}: {different} as in {first.path}",
-                hint=_alike(first, other),
-            )
-
-
-def _alike(first: Dataset, other: Dataset) -> str | None:
-    """Return the command that casts fields of one, or leaves out fields that only one has; None if neither helps."""
-    if (cast := cast_hint([first, other])) is not None:
-        return cast
-    if any(other.schema[name] != first.schema[name] for name in other.schema if name in first.schema):
-        return None
-    for one, rest in ((other, first), (first, other)):
-        if extra := [name for name in one.schema if name not in rest.schema]:
-            return command("rlx", "preprocess", one.path, "NEW", "--transform", f"exclude:keys={'+'.join(extra)}")
-    return None
-
-
-def _check_forms(datasets: Sequence[Dataset]) -> None:
-    first = datasets[0]
-    for other in datasets[1:]:
-        forms = [(one.manifest.store, str(Codec.from_json(one.manifest.codec))) for one in (other, first)]
-        for what, found, expected in zip(("store", "codec"), *forms, strict=True):
-            if found != expected:
-                hint = f"`to` {forms[1][0]}" + (f" `codec` {forms[1][1]}" if forms[1][0] == "zarr" else "")
-                raise DatasetError(
-                    f"{other.path}: {what} is {found}, expected {expected} as in {first.path}",
-                    hint=f"{hint} re-encodes shards that use another store or codec",
-                )
-
-
-def _notes(datasets: Sequence[Dataset]) -> Mapping[str, Any]:
-    """Return the notes of all datasets, each that differs with the shards for which it is true."""
-    notes: dict[str, Any] = {}
-    noted = [dataset.manifest.inherited_notes for dataset in datasets]
-    for key in dict.fromkeys(key for notes_of_one in noted for key in notes_of_one):
-        said = [notes_of_one.get(key) for notes_of_one in noted]
-        if all(one == said[0] for one in said):
-            notes[key] = said[0]
-            continue
-        start, parts = 0, {}
-        for dataset, one in zip(datasets, said, strict=True):
-            stop = start + len(dataset.shard_names)
-            if one is not None and stop > start:
-                parts[f"shards {number_ranges(range(start, stop))}"] = one
-            start = stop
-        notes[key] = parts
-    return notes
+    numbers = range(1, count + 1) if part is None else [part]
+    given = [] if output is None else [Path(one) for one in paths("`output`", output)]
+    if len(given) == len(numbers):
+        return given
+    if len(given) > 1:
+        raise OptionError(
+            f"found {len(given)} directories for {len(numbers)} parts: expected one for each, or one for all"
+        )
+    stem = given[0] if given else locate(dataset)
+    stem = stem if stem.name else stem.absolute()  # of the working directory, whose path is "."
+    if not stem.name:
+        raise OptionError(f"`output` {stem}: expected a directory for each part, or a name")
+    return [stem.with_name(f"{stem.name}-{number}") for number in numbers]

@@ -1,110 +1,199 @@
-"""``rlx preprocess``: recipes of transforms, applied to a dataset or to a preview of it."""
+"""``rlx.preprocess``: transforms of a dataset into a new one."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Literal, Unpack, overload
 
-import numpy as np
-from numpy.typing import NDArray
+from rlx.errors import OptionError, PartialError, TransformError, TransformOptionError
+from rlx.files.urls import check_path
+from rlx.progress import Progress, receiver
+from rlx.verbs.arguments import FunctionUnit, Options, Store, StrPath, WriteArguments, chosen_codec
+from rlx.verbs.options import (
+    Argument,
+    CodecOption,
+    EngineOption,
+    Option,
+    OverwriteOption,
+    RayAddressOption,
+    StoreOption,
+    check,
+    dataset_names,
+    recorded,
+    transform_names,
+)
 
-from rlx.errors import PartialError, TransformError
-from rlx.fork import temporary_directory
-from rlx.formats.common.source import MAX_BLOCK_STEPS
-from rlx.progress import Progress
-from rlx.schema import Schema
-from rlx.store.dataset import Dataset
-from rlx.store.dataset_writer import claimed
-from rlx.store.layout import SHARDS, shard_name
-from rlx.store.statistics import merge_statistics
-from rlx.store.writer import ShardFormat, train_dictionaries, write_shard
-from rlx.transform.code import UserCode
-from rlx.transform.functions import Function
-from rlx.transform.protocol import Learner, Selection, Transform, fitted
-from rlx.transform.registry import described
-from rlx.transform.selections import chosen
-from rlx.verbs.convert import opened_parent
-from rlx.verbs.ingest import Ingest
-from rlx.verbs.options import Options
-from rlx.verbs.report import RECIPE, Report, check_apart
-from rlx.verbs.transformed import IN_PROGRESS, Transformed, read_input, shard_inputs, transform_shard
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
 
-_OF_REWARDS = frozenset({"clip_reward", "sign_reward", "scale_reward", "frame_skip", "n_step", "relabel"})
-# Whole trajectories of at least this many steps are previewed.
-_STEPS = 2048
-FEW = 8  # values of a field that are shown; of more, the range
+    from rlx.transform.protocol import Learner, Selection, Transform
+    from rlx.verbs.recipe import Preview, Recipe
+    from rlx.verbs.report import Report
+
+    AnyTransform = str | Transform | Learner | Selection
+    Transforms = AnyTransform | Sequence[AnyTransform]
+    StepFunction = Callable[[TensorDictBase], TensorDictBase]
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """Selections, then transforms, in this order.
+class PreprocessArguments(WriteArguments, total=False):
+    """Arguments of ``preprocess`` beside the transforms and the function."""
+
+    per: FunctionUnit
+    chunk_size: int
+    steps: int | None
+    num_workers: int | None
+    store: Store
+
+
+class _PreprocessArguments(PreprocessArguments, total=False):
+    transform: "Transforms | None"
+    fn: "str | StepFunction | None"
+
+
+@overload
+def preprocess(
+    source: StrPath,
+    destination: StrPath,
+    *,
+    dry_run: Literal[False] = False,
+    **arguments: Unpack[_PreprocessArguments],
+) -> "Report": ...
+
+
+@overload
+def preprocess(
+    source: StrPath,
+    destination: StrPath | None = None,
+    *,
+    dry_run: Literal[True],
+    **arguments: Unpack[_PreprocessArguments],
+) -> "Preview": ...
+
+
+def preprocess(
+    source: Annotated[
+        StrPath,
+        Argument(
+            "Path of a dataset, or its id below $RLX_HOME.", metavar="SRC", default=False, completes=dataset_names
+        ),
+    ],
+    destination: Annotated[
+        StrPath | None, Argument("Directory of the new dataset.", metavar="DST", default=False, recorded=False)
+    ] = None,
+    *,
+    transform: Annotated[
+        "Transforms | None",
+        Option(
+            "Transform to apply; repeatable, applied in order.",
+            metavar="NAME[:k=v,...]",
+            completes=transform_names,
+            is_list=True,
+        ),
+    ] = None,
+    fn: Annotated[
+        "str | StepFunction | None",
+        Option("module:name or file.py:name of a function of steps, applied last.", metavar="NAME"),
+    ] = None,
+    per: Annotated[FunctionUnit, Option("Unit that the function is called with.")] = "block",
+    chunk_size: Annotated[int, Option("Maximum number of steps per block.", least=1)] = 1024,
+    steps: Annotated[int | None, Option("Number of steps to read, from the first.", least=1, default="all")] = None,
+    num_workers: Annotated[
+        int | None, Option("Worker processes.", least=1, default="one per core", recorded=False)
+    ] = None,
+    engine: EngineOption = "local",
+    ray_address: RayAddressOption = None,
+    store: StoreOption = "zarr",
+    codec: CodecOption = None,
+    overwrite: OverwriteOption = False,
+    dry_run: Annotated[
+        bool, Option("Show the first new step and the estimated size; write nothing.", recorded=False)
+    ] = False,
+    progress: Progress | None = None,
+) -> "Report | Preview":
+    """Transform a dataset into a new one; call it again to resume.
+
+    The result does not depend on the number of workers.
 
     Args:
-        transforms: what ``rlx.transform.registry.parse`` makes.
-        steps: use only the first steps of the kept trajectories; all if not given.
+        source: the dataset's directory, or its id below ``$RLX_HOME``.
+        destination: the new dataset's directory; only dry_run needs none.
+        transform: transforms, applied in order: texts such as ``resize:height=42,width=42``, or instances.
+        fn: function of steps, a TED TensorDict, that returns the new ones, or its name: ``module:name`` or
+            ``file.py:name``. It is applied last; see ``rlx.transform.functions.Function`` for what it may do.
+        per: unit that fn is called with: a ``block`` of steps [n], a whole ``trajectory`` [n], or a ``step`` [].
+        chunk_size: maximum number of steps per block.
+        steps: number of steps to read, from the first; all by default.
+        num_workers: worker processes; one per core by default, 1 is this process.
+        engine: where workers run: ``local``, or ``ray`` for a Ray cluster.
+        ray_address: address of the Ray cluster; ``$RAY_ADDRESS`` or a new local cluster by default.
+        store: ``zarr`` or ``memmap``.
+        codec: such as ``zstd:level=19``; ``zstd-dict`` for zarr and ``none`` for memmap by default.
+        overwrite: start afresh; an existing dataset stays until the new one is complete.
+        dry_run: return the first new step and the estimated size; write nothing.
+        progress: reports ``steps``, ``shards``, ``bytes read`` and ``bytes written``.
+
+    Returns:
+        The new dataset. With dry_run, the preview of it.
+
+    Raises:
+        TransformOptionError: a transform is unknown or has wrong options.
+        TransformError: a transform does not suit the dataset, or the function fails on a trajectory, which is named.
+        DatasetNotFoundError: source does not exist.
+        DatasetExistsError: destination is source, or was written with other arguments.
+        CorruptDatasetError: source is damaged.
+        OptionError, CodecError: an argument is unknown or conflicts with another.
+        EngineError: the Ray cluster cannot be joined, or its workers cannot run rlx.
+        PartialError: a worker process died; call it again to resume.
+
+    Example:
+        >>> rlx.preprocess("cartpole", "long", transform="filter:length > 20", num_workers=1).steps > 0
+        True
+        >>> def halve(steps):
+        ...     steps["next", "reward"] /= 2
+        ...     return steps
+        >>> _ = rlx.preprocess("cartpole", "half", fn=halve, num_workers=1)
+        >>> rlx.open("half")[0]["next", "reward"]
+        tensor([0.5000])
     """
+    given = dict(locals())
+    check(preprocess, given)
+    transforms = listed(transform)
+    if not transforms and fn is None:
+        raise OptionError("no transform given: expected `transform` or `fn`")
+    if destination is None and not dry_run:
+        raise OptionError("no destination given: expected one, or `dry_run`")
+    from rlx.home import locate
+    from rlx.store.dataset_writer import claimed
+    from rlx.verbs.ingest import Ingest
+    from rlx.verbs.inputs import opened_parent
+    from rlx.verbs.recipe import preview
+    from rlx.verbs.report import RECIPE, check_apart
+    from rlx.verbs.transformed import transform_shard, unfinished
 
-    transforms: Sequence[Transform | Learner | Selection]
-    steps: int | None = None
-
-    def __post_init__(self) -> None:
-        kinds = [isinstance(transform, Selection) for transform in self.transforms]
-        if kinds != sorted(kinds, reverse=True):
-            late = described(self.transforms[len(kinds) - 1 - kinds[::-1].index(True)])
-            raise TransformError(
-                f"{late} selects trajectories of the source: expected it before all transforms of steps"
-            )
-
-    def applied(self, dataset: Dataset) -> Transformed:
-        """Return a dataset on its way through the transforms."""
-        selections = [one for one in self.transforms if isinstance(one, Selection)]
-        changes = [one for one in self.transforms if not isinstance(one, Selection)]
-        pieces = shard_inputs(dataset, chosen(dataset, selections), self.steps)
-        # A function's TensorDicts are copies of the blocks, several times over.
-        max_steps = min([MAX_BLOCK_STEPS, *(one.chunk_steps for one in changes if isinstance(one, Function))])
-        chain = fitted(
-            [(described(change).partition(":")[0], change) for change in changes],
-            dataset.schema,
-            lambda: read_input(dataset, pieces[0], max_steps) if pieces else iter(()),
-            merge_statistics(record.statistics for record in dataset.shard_records),
-            dataset.trajectories.start,
-        )
-        return Transformed(dataset, chain, pieces, _notes(dataset, changes), max_steps)
-
-    def to_json(self) -> Mapping[str, Any]:
-        """Return the recipe for the lineage, which two runs compare."""
-        entry: dict[str, Any] = {"transforms": [described(transform) for transform in self.transforms]}
-        if code := {one.code.name: one.code.sha256 for one in self.transforms if isinstance(one, UserCode)}:
-            entry["code"] = code
-        if self.steps is not None:
-            entry["steps"] = self.steps
-        return entry
-
-
-def _notes(dataset: Dataset, changes: Sequence[Transform | Learner]) -> Mapping[str, Any]:
-    """Return the notes of the data, with the changes of the rewards since."""
-    notes = dict(dataset.manifest.inherited_notes)
-    texts = [text for text in map(described, changes) if text.partition(":")[0] in _OF_REWARDS]
-    if texts:
-        notes["rewards"] = ", then ".join([*([str(notes["rewards"])] if "rewards" in notes else []), *texts])
-    return notes
-
-
-def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options, *, progress: Progress) -> Report:
-    """Apply a recipe to a dataset and write the result; resume an unfinished one of the same recipe.
-
-    The result depends on the dataset and the recipe alone, not on the workers.
-
-    Raises what ``rlx.preprocess`` does.
-    """
-    check_apart(source, destination)
-    dataset = opened_parent(source)
+    recipe = _recipe(transforms, fn, per, chunk_size, steps)
+    command = ""
+    if isinstance(fn, str | None) and all(isinstance(one, str) for one in transforms):
+        of_fn = {"per": per if fn is not None else "block", "chunk_size": chunk_size if fn and per == "block" else 1024}
+        command = recorded(preprocess, given, transform=transforms or None, codec=chosen_codec(codec), **of_fn)
+    options = Options(
+        store=store,
+        codec=chosen_codec(codec),
+        jobs=num_workers,
+        overwrite=overwrite,
+        engine=engine,
+        ray_address=ray_address,
+        command=command,
+    )
+    path = locate(source)
+    if dry_run or destination is None:
+        return preview(path, recipe, options)
+    place = Path(check_path("destination", destination, "a directory"))
+    check_apart(path, place)
+    dataset = opened_parent(path)
     transformed = recipe.applied(dataset)
+    progress = receiver(progress)
     ingest = Ingest(
         transformed,
-        source,
+        path,
         options,
         progress,
         parents=[dataset],
@@ -112,7 +201,7 @@ def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options
         renumbers=True,
         work=transform_shard,
     )
-    with claimed(destination, overwrite=options.overwrite) as claim:
+    with claimed(place, overwrite=overwrite) as claim:
         left = [transformed.inputs[number] for number in ingest.pending(ingest.check_resumable(claim.place))]
         progress.expect("steps", sum(shard_input.steps for shard_input in left))
         progress.expect("bytes read", sum(shard_input.bytes for shard_input in left))
@@ -120,93 +209,39 @@ def preprocess(source: Path, destination: Path, recipe: Recipe, options: Options
             return ingest.run(claim)
         except PartialError as exc:
             hint = exc.hint and exc.hint.replace("`jobs`", "`num_workers`")  # as this command calls it
-            raise PartialError(f"{exc}{_in_progress(claim.place)}", hint=hint) from exc
+            raise PartialError(f"{exc}{unfinished(claim.place)}", hint=hint) from exc
 
 
-def _in_progress(destination: Path) -> str:
-    """Return the trajectories that dead workers were processing."""
-    named = []
-    for note in sorted((destination / SHARDS).glob(f"*.partial/{IN_PROGRESS}")):
-        with suppress(FileNotFoundError):  # a worker that lives has finished
-            first, last = note.read_text().split()
-            named.append(first if first == last else f"{first} to {last}")
-    return f"; unfinished trajectories are {', '.join(named)}" if named else ""
+def listed(transform: "Transforms | None") -> "list[AnyTransform]":
+    """Return one transform, several or None as a list."""
+    if transform is None:
+        return []
+    if isinstance(transform, str) or not isinstance(transform, Sequence):
+        return [transform]
+    return list(transform)
 
 
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """The expected result of a recipe.
+def _recipe(
+    transforms: "Sequence[AnyTransform]",
+    fn: "str | StepFunction | None",
+    per: str,
+    chunk_size: int,
+    steps: int | None,
+) -> "Recipe":
+    from rlx.transform.code import Code
+    from rlx.transform.functions import Function, Per
+    from rlx.transform.protocol import Learner, Selection, Transform
+    from rlx.transform.registry import parse
+    from rlx.verbs.recipe import Recipe
 
-    Args:
-        schema: fields of a step of the new dataset.
-        first: values of the first step by field; empty if no step would be left.
-        steps_read: number of steps that would be read.
-        steps: estimated number of steps of the new dataset.
-        bytes: estimated size of the new dataset.
-        shards: number of shards of the new dataset.
-    """
-
-    schema: Schema
-    first: Mapping[str, NDArray[np.generic]]
-    steps_read: int
-    steps: int
-    bytes: int
-    shards: int
-
-    @property
-    def step(self) -> dict[str, dict[str, Any]]:
-        """Schema of a step, with the first step's value of each small field and the range of the others."""
-        fields = self.schema.to_json()
-        for name, values in self.first.items():
-            fields[name] |= _described(values)
-        return fields
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the keys that scripts rely on."""
-        sizes = {name: getattr(self, name) for name in ("steps_read", "steps", "bytes", "shards")}
-        return {**sizes, "step": self.step}
-
-
-def preview(source: Path, recipe: Recipe, options: Options) -> Preview:
-    """Apply a recipe to the first trajectories of a dataset; nothing is kept."""
-    transformed = recipe.applied(Dataset(source))
-    steps_read = sum(shard_input.steps for shard_input in transformed.inputs)
-    shards = len(transformed.inputs)
-    if not shards:
-        return Preview(transformed.schema, {}, 0, 0, 0, 0)
-    sample = _beginning(transformed)
-    first = next((block for block in sample.blocks(0, Counter()) if block.steps), None)
-    steps, size = _written(sample, options)
-    times = steps_read / sample.inputs[0].steps
-    values = {name: rows[0] for name, rows in first.data.items()} if first else {}
-    return Preview(transformed.schema, values, steps_read, round(steps * times), round(size * times), shards)
-
-
-def _described(values: NDArray[np.generic]) -> dict[str, Any]:
-    if values.size <= FEW:
-        return {"value": [_finite(value) for value in values.ravel().tolist()]}
-    return {"min": _finite(values.min().item()), "max": _finite(values.max().item())}
-
-
-def _finite(value: Any) -> Any:
-    return value if value - value == 0 else None
-
-
-def _beginning(transformed: Transformed) -> Transformed:
-    """Return the first trajectories of the recipe's input, of two thousand steps or more."""
-    shard_input = transformed.inputs[0]
-    ends = np.cumsum(transformed.dataset.trajectories.length[shard_input.trajectories])
-    count = int(np.searchsorted(ends, _STEPS)) + 1
-    steps = min(int(ends[:count][-1]), shard_input.steps)
-    return replace(
-        transformed, inputs=[replace(shard_input, trajectories=shard_input.trajectories[:count], steps=steps)]
-    )
-
-
-def _written(sample: Transformed, options: Options) -> tuple[int, int]:
-    """Return steps and bytes of a shard made of the sample."""
-    shards = ShardFormat(sample.schema, options.store, options.effective_codec)
-    shards = replace(shards, dictionaries=train_dictionaries(sample.blocks(0, Counter()), shards))
-    with temporary_directory() as folder:
-        record = write_shard(folder / "sample", shard_name(0), shards, sample.blocks(0, Counter()))
-    return record.steps, record.bytes
+    try:
+        changes = [parse(one) if isinstance(one, str) else one for one in transforms]
+        for one in changes:
+            if not isinstance(one, Transform | Learner | Selection):
+                message = f"transform {one!r}: expected a text or a transform"
+                raise TransformOptionError(message, hint="`fn` takes a function")
+        if fn is not None:
+            changes.append(Function(Code.named(fn) if isinstance(fn, str) else Code.of(fn), Per(per), chunk_size))
+        return Recipe(changes, steps)
+    except TransformError as exc:
+        raise TransformOptionError(str(exc), hint=exc.hint) from exc

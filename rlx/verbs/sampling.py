@@ -1,15 +1,17 @@
-"""``rlx sample``: batches drawn from datasets, as a learner gets them, and checks that they fit memory and disk."""
+"""Batches drawn from datasets, as a learner gets them, and checks that they fit memory and disk."""
 
 import logging
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase, is_leaf_nontensor
 
 from rlx.buffer.ensemble import ReplayBufferEnsemble
@@ -21,6 +23,7 @@ from rlx.buffer.transform.batches import FrameStack
 from rlx.buffer.transform.compose import Compose, Transform
 from rlx.errors import SamplingError, SchemaMismatchError, SliceTooLongError
 from rlx.files.disk import check_room
+from rlx.formats.common.batches import Columns, columns_of
 from rlx.schema import Field, Role, Schema, name_of
 from rlx.store.dataset import Dataset, cast_hint
 from rlx.store.ted import to_rows
@@ -28,11 +31,64 @@ from rlx.transform.multi_step import NStep
 from rlx.wording import size
 
 _INDEX = Field("int64", (), Role.STEP)
+_HEAD_ROWS = 10
+_MAX_VALUES = 6
 _GATHERED = frozenset({"npz", "pt"})
 # Compressed files are smaller than their rows, but not by more than this: the step numbers in them are random.
 _BEST_RATIO = 1000
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Batches that were drawn from datasets.
+
+    Args:
+        datasets: paths, ids or URLs of the datasets, without passwords.
+        seed: random seed that draws the same steps again.
+        batches: number of batches.
+        steps: steps of all batches.
+        columns: dtype, and shape of a row, of each column by its path, such as ``next/reward``.
+        batch: the batch, TED of batch size [steps]; None if batches were written.
+        output: the file; None if none was named.
+        format: format of the file.
+        bytes: size of the file.
+    """
+
+    datasets: Sequence[str]
+    seed: int
+    batches: int = 0
+    steps: int = 0
+    columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    batch: TensorDictBase | None = None
+    output: Path | None = None
+    format: str | None = None
+    bytes: int | None = None
+
+    @property
+    def head(self) -> list[dict[str, Any]] | None:
+        """The first rows of the batch with the columns of few values; None if batches were written."""
+        if self.batch is None:
+            return None
+        shown = head_columns(self.batch)
+        return [
+            {name: _jsonable(rows[row : row + 1].tolist()[0]) for name, rows in shown.items()}
+            for row in range(min(_HEAD_ROWS, self.steps))
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the keys that scripts rely on."""
+        document = {"datasets": list(self.datasets), "seed": self.seed}
+        written = {
+            "output": None if self.output is None else str(self.output),
+            "format": self.format,
+            "bytes": self.bytes,
+        }
+        counted = {"batches": self.batches, "steps": self.steps, "columns": dict(self.columns)}
+        if self.batch is None:
+            return {**document, **written, **counted}
+        return {**document, **counted, "head": self.head}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,3 +246,40 @@ def _memory() -> int:
     with suppress(OSError, ValueError):  # no limit is "max"
         return min(physical, int(_MEMORY_LIMIT.read_text()))
     return physical
+
+
+def head_columns(batch: TensorDictBase) -> dict[str, NDArray[Any]]:
+    """Return the first rows of the columns that have few values, by their paths."""
+    return {name: rows[:_HEAD_ROWS] for name, rows in columns_of(batch).items() if rows[:1].size <= _MAX_VALUES}
+
+
+class CountedBatches:
+    """Batches as columns; counts them as they are consumed."""
+
+    def __init__(self, batches: Iterator[TensorDictBase]) -> None:
+        self._batches = batches
+        self.batches = 0
+        self.steps = 0
+        self.columns: dict[str, dict[str, Any]] = {}
+
+    def __iter__(self) -> Iterator[Columns]:
+        for batch in self._batches:
+            columns = columns_of(batch)
+            self.batches += 1
+            self.steps += len(batch)
+            self.columns = described(columns)
+            yield columns
+
+
+def described(columns: Columns) -> dict[str, dict[str, Any]]:
+    """Return dtype, and shape of a row, of each column."""
+    return {
+        name: {"dtype": "string" if rows.dtype == object else str(rows.dtype), "shape": list(rows.shape[1:])}
+        for name, rows in columns.items()
+    }
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_jsonable(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -20,8 +20,6 @@ from rlx.progress import Progress
 from rlx.verbs.report import Report
 from rlx.wording import command
 
-# Transfers wait for the network and not for a core: enough to hide how long a server takes to answer.
-JOBS = 8
 T = TypeVar("T", bound=Hashable)
 Arrived = Callable[[int, BaseException | None], None]
 

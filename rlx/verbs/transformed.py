@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from rlx.formats.common.source import MAX_BLOCK_STEPS, block_steps
 from rlx.progress import Progress, Silent
 from rlx.schema import Schema
 from rlx.store.dataset import Dataset
+from rlx.store.layout import SHARDS
 from rlx.transform.protocol import Chain
 from rlx.verbs.shard_task import ShardResult, ShardTask, SharedSource, convert_shard
 
@@ -157,3 +159,13 @@ def transform_shard(task: ShardTask, progress: Progress) -> ShardResult:
     progress.advance("bytes read", watched.inputs[task.shard].bytes)
     progress.advance("bytes written", result.record.bytes)
     return result
+
+
+def unfinished(destination: Path) -> str:
+    """Return, in words, the trajectories that dead workers were processing."""
+    named = []
+    for note in sorted((destination / SHARDS).glob(f"*.partial/{IN_PROGRESS}")):
+        with suppress(FileNotFoundError):  # a worker that lives has finished
+            first, last = note.read_text().split()
+            named.append(first if first == last else f"{first} to {last}")
+    return f"; unfinished trajectories are {', '.join(named)}" if named else ""

@@ -1,20 +1,22 @@
-"""``rlx.view``."""
+"""``rlx.view``: a dataset, or two, in a browser, an image, a video or a page."""
 
 import os
 import sys
 import threading
-import webbrowser
 from pathlib import Path
-from typing import TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack, overload
 
 from rlx.closing import Closing
 from rlx.errors import OptionError
 from rlx.files.urls import check_path
 from rlx.progress import Progress, receiver
-from rlx.store.dataset import Dataset
-from rlx.verbs.arguments import StrPath, check_number
-from rlx.viewer.files import DEFAULT_FPS, ViewFile, write_comparison, write_view
-from rlx.viewer.server import HOST, ViewServer
+from rlx.verbs.arguments import StrPath
+from rlx.verbs.options import ANY_DATASET, Argument, Option, check, dataset_names
+
+if TYPE_CHECKING:
+    from rlx.store.dataset import Dataset
+    from rlx.viewer.files import ViewFile
+    from rlx.viewer.server import ViewServer
 
 _FILM_SUFFIXES = (".gif", ".mp4")
 
@@ -26,7 +28,7 @@ class Viewer(Closing):
         url: address of the page.
     """
 
-    def __init__(self, server: ViewServer) -> None:
+    def __init__(self, server: "ViewServer") -> None:
         self.url = server.url
         self._server = server
         self._thread = threading.Thread(target=server.serve_forever, name="view", daemon=True)
@@ -60,8 +62,8 @@ class _ViewArguments(TypedDict, total=False):
 
 @overload
 def view(
-    dataset: StrPath | Dataset,
-    other: StrPath | Dataset | None = None,
+    dataset: "StrPath | Dataset",
+    other: "StrPath | Dataset | None" = None,
     *,
     output: None = None,
     **arguments: Unpack[_ViewArguments],
@@ -70,25 +72,31 @@ def view(
 
 @overload
 def view(
-    dataset: StrPath | Dataset,
-    other: StrPath | Dataset | None = None,
+    dataset: "StrPath | Dataset",
+    other: "StrPath | Dataset | None" = None,
     *,
     output: StrPath,
     **arguments: Unpack[_ViewArguments],
-) -> ViewFile: ...
+) -> "ViewFile": ...
 
 
 def view(
-    dataset: StrPath | Dataset,
-    other: StrPath | Dataset | None = None,
+    dataset: Annotated["StrPath | Dataset", ANY_DATASET],
+    other: Annotated[
+        "StrPath | Dataset | None",
+        Argument("Dataset to compare it with.", metavar="OTHER", completes=dataset_names),
+    ] = None,
     *,
-    episode: int | None = None,
-    output: StrPath | None = None,
-    fps: int | None = None,
-    port: int = 0,
-    no_browser: bool = False,
+    episode: Annotated[int | None, Option("Episode to show.", least=0, default="best, median and worst")] = None,
+    output: Annotated[
+        StrPath | None,
+        Option("Output file: .png, .gif, .mp4 or .html.", metavar="FILE", short="-o", default="open a browser"),
+    ] = None,
+    fps: Annotated[int | None, Option("Frames per second.", least=1, most=100, default="30; 15 with --term")] = None,
+    port: Annotated[int, Option("Port to serve on; 0 is any free port.", least=0, most=65535)] = 0,
+    no_browser: Annotated[bool, Option("Print the URL without opening a browser.")] = False,
     progress: Progress | None = None,
-) -> Viewer | ViewFile:
+) -> "Viewer | ViewFile":
     """Show a dataset in a browser, or compare two; or write images, a video or a page.
 
     Args:
@@ -122,15 +130,18 @@ def view(
         ...     print(viewer.url)  # doctest: +ELLIPSIS
         http://127.0.0.1:...
     """
-    check_number("episode", episode, 0)
-    check_number("fps", fps, 1, 100)
-    check_number("port", port, 0, 65535)
+    check(view, locals())
     if output is not None:
         check_path("`output`", output, "a file")
     if fps is not None and (output is None or Path(output).suffix.lower() not in _FILM_SUFFIXES):
         raise OptionError("`fps` requires a video: expected `output` FILE.gif or FILE.mp4")
     if other is not None and (episode is not None or (output is not None and Path(output).suffix.lower() != ".html")):
         raise OptionError("two datasets are compared in a page: expected no `episode`, and `output` FILE.html")
+    import webbrowser
+
+    from rlx.viewer.files import DEFAULT_FPS, write_comparison, write_view
+    from rlx.viewer.server import HOST, ViewServer
+
     opened = _opened(dataset, partial=output is None)
     beside = None if other is None else _opened(other, partial=output is None)
     if output is not None and beside is not None:
@@ -149,7 +160,9 @@ def view(
     return viewer
 
 
-def _opened(dataset: StrPath | Dataset, *, partial: bool) -> Dataset:
+def _opened(dataset: "StrPath | Dataset", *, partial: bool) -> "Dataset":
+    from rlx.store.dataset import Dataset
+
     return dataset if isinstance(dataset, Dataset) else Dataset(dataset, partial=partial)
 
 

@@ -32,12 +32,9 @@ import numpy as np
 import torch
 from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential
 
+import rlx
 from rlx.collector import Collector, MultiCollector, SerialEnv
 from rlx.collector.environment.gym_id import ATARI
-from rlx.collector.worker.shard_worker import Budget, Collection
-from rlx.progress import Silent
-from rlx.verbs.collect import collect
-from rlx.verbs.options import Options
 from scripts.bench import timing
 
 _ENVS = 4
@@ -60,7 +57,7 @@ def emulator(steps: int, num_envs: int = _ENVS) -> None:
 def dataset(steps: int, num_envs: int = _ENVS) -> None:
     """The same into a dataset."""
     with tempfile.TemporaryDirectory() as folder:
-        collect(Collection(budget=Budget(steps=steps), num_envs=num_envs), Path(folder) / "set", Options(), Silent())
+        rlx.collect(steps=steps, envs=num_envs, output=Path(folder) / "set")
 
 
 class Memory(torch.nn.Module):
@@ -156,7 +153,7 @@ def running(steps: int, num_envs: int) -> float:
     """Return the ratio of the times that the same number of steps takes."""
     turns = Turns(num_envs)
     with tempfile.TemporaryDirectory() as folder:
-        collect(Collection(budget=Budget(steps=steps), num_envs=num_envs), Path(folder) / "set", Options(), turns)
+        rlx.collect(steps=steps, envs=num_envs, output=Path(folder) / "set", progress=turns)
     return round(turns.alone_s / turns.stored_s, 2)
 
 
@@ -203,10 +200,9 @@ def _of_bare(source: Any, num_envs: int, rounds: int) -> float:
     steps = 200_000 if source is native else 20_000
 
     def stored(count: int) -> float:
-        wanted = Collection(source, Budget(steps=count), num_envs)
         with tempfile.TemporaryDirectory() as folder:
             began = time.process_time()
-            collect(wanted, Path(folder) / "set", Options(), Silent())
+            rlx.collect(source, steps=count, envs=num_envs, output=Path(folder) / "set")
             return time.process_time() - began
 
     def alone() -> float:

@@ -18,10 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import rlx
 from rlx.formats.rl_unplugged import shard_file
-from rlx.progress import Silent
-from rlx.verbs.convert import Fetched, convert
-from rlx.verbs.options import Options
 from scripts.bench import peer, timing
 from scripts.bench.dopamine_source import write_run
 from scripts.bench.peak import peak_mb
@@ -33,8 +31,7 @@ FILES = 2
 
 def anew(source: Path, destination: Path, jobs: int, shards: list[int] | None = None) -> None:
     """Converts a directory with rlx, from the start."""
-    options = Options(jobs=jobs, overwrite=destination.exists(), shards=shards)
-    convert(Fetched(source), destination, options, source_format=None, progress=Silent())
+    rlx.convert(source, destination, jobs=jobs, overwrite=destination.exists(), shards=shards)
 
 
 def peer_anew(logs: Path, destination: Path) -> None:

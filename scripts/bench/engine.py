@@ -12,10 +12,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import rlx
 from rlx.engine.ray_cluster import ray_cluster
-from rlx.progress import Silent
-from rlx.verbs.convert import Fetched, convert
-from rlx.verbs.options import Options
+from rlx.verbs.arguments import Engine
 from scripts.bench import timing
 from scripts.bench.convert import rate, write_unplugged
 from scripts.bench.play import GAMES, play
@@ -23,10 +22,9 @@ from scripts.bench.play import GAMES, play
 WORKERS = 2
 
 
-def anew(source: Path, destination: Path, engine: str) -> None:
+def anew(source: Path, destination: Path, engine: Engine) -> None:
     """Converts a run, from the start."""
-    options = Options(jobs=WORKERS, overwrite=destination.exists(), engine=engine)
-    convert(Fetched(source), destination, options, source_format=None, progress=Silent())
+    rlx.convert(source, destination, jobs=WORKERS, overwrite=destination.exists(), engine=engine)
 
 
 def measure(folder: Path, frames: int, rounds: int) -> dict[str, Any]:

@@ -18,10 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlx.progress import Silent
+import rlx
 from rlx.transform.images import Resize
-from rlx.verbs.options import Options
-from rlx.verbs.preprocess import Recipe, preprocess
 from scripts.bench import peer, timing
 from scripts.bench.peak import peak_mb
 from scripts.bench.run import converted_run
@@ -34,8 +32,7 @@ SINGLE_STEPS = 1000
 
 def halve(source: Path, destination: Path, workers: int) -> None:
     """Halves a run with rlx, from the start."""
-    options = Options(jobs=workers, overwrite=destination.exists())
-    preprocess(source, destination, Recipe([Resize(42, 42)]), options, progress=Silent())
+    rlx.preprocess(source, destination, transform=Resize(42, 42), num_workers=workers, overwrite=destination.exists())
 
 
 def seconds_of(replay: Any, folder: Path, steps: int, **how: Any) -> float:

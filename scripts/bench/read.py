@@ -19,9 +19,6 @@ import torch
 from numpy.typing import NDArray
 
 import rlx
-from rlx.progress import Silent
-from rlx.verbs.convert import Fetched, convert
-from rlx.verbs.options import Options
 from scripts.bench import peer, timing
 from scripts.bench.dopamine_source import EPISODE, PADDING, write_run
 from scripts.bench.play import GAMES, play
@@ -40,7 +37,7 @@ class Bench:
         logs.mkdir(parents=True)
         self._capacity = rows // files
         write_run(logs, frames, self._capacity, files)
-        convert(Fetched(logs), folder / "rlx", Options(jobs=1), source_format=None, progress=Silent())
+        rlx.convert(logs, folder / "rlx", jobs=1)
         self.dataset = rlx.open(folder / "rlx")
         self.replays: dict[str, Any] = {}
         if peer.is_installed():

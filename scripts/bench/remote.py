@@ -32,8 +32,6 @@ from rlx.files.bucket import Bucket
 from rlx.files.checksum import FileStat
 from rlx.files.location import Location
 from rlx.progress import Silent
-from rlx.verbs.convert import Fetched, convert
-from rlx.verbs.options import Options
 from rlx.verbs.push import push
 from scripts.bench import timing
 from scripts.bench.cold import steps_of
@@ -55,7 +53,7 @@ def written(folder: Path, game: str, rows: int, files: int) -> Path:
     logs = folder / "logs" / game / "1" / "replay_logs"
     logs.mkdir(parents=True)
     write_run(logs, play(game, FRAMES).frames, rows // files, files)
-    convert(Fetched(logs), folder / "set", Options(jobs=1), source_format=None, progress=Silent())
+    rlx.convert(logs, folder / "set", jobs=1)
     return folder / "set"
 
 

@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlx.progress import Silent
-from rlx.verbs.convert import Fetched, convert
-from rlx.verbs.options import Options
+import rlx
 from scripts.bench import peer
 from scripts.bench.dopamine_source import write_run
 from scripts.bench.play import play
@@ -31,7 +29,7 @@ def converted_run(folder: Path, game: str, rows: int, files: int, *, with_peer: 
     logs = folder / "logs" / peer.RUN_ID / "replay_logs"
     logs.mkdir(parents=True)
     write_run(logs, play(game, FRAMES).frames, rows // files, files)
-    convert(Fetched(logs), folder / "rlx" / peer.RUN_ID, Options(jobs=1), source_format=None, progress=Silent())
+    rlx.convert(logs, folder / "rlx" / peer.RUN_ID, jobs=1)
     if not (with_peer and peer.is_installed()):
         return Run(folder / "rlx", None)
     peer.convert(logs, folder / "torchrl", 1)

@@ -15,8 +15,8 @@ from rlx.progress import Silent
 from rlx.store.dataset_writer import claimed
 from rlx.store.dictionary import REFERENCE_ROWS
 from rlx.store.shard_file import CRC_BYTES, INDEX_ENTRY_BYTES
+from rlx.verbs.arguments import Options
 from rlx.verbs.ingest import Ingest
-from rlx.verbs.options import Options
 from scripts.bench import timing
 from scripts.bench.play import GAMES, Play, play
 

@@ -13,9 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from rlx.progress import Silent
-from rlx.verbs.convert import Fetched, convert
-from rlx.verbs.options import Options
+import rlx
 from scripts.bench import timing
 from scripts.bench.dopamine_source import write_run
 from scripts.bench.play import play
@@ -30,7 +28,7 @@ def write_dataset(folder: Path) -> Path:
     logs = folder / "Pong" / "1" / "replay_logs"
     logs.mkdir(parents=True)
     write_run(logs, play("Pong", 2000).frames, 2006, SHARDS)
-    convert(Fetched(logs), folder / "rlx", Options(jobs=1), source_format=None, progress=Silent())
+    rlx.convert(logs, folder / "rlx", jobs=1)
     return folder / "rlx"
 
 

@@ -14,14 +14,10 @@ from rlx.block import Block
 from rlx.checks.check import Severity
 from rlx.checks.examination import Examination, digests, examine
 from rlx.collector.environment.gym_env import EnvSource
-from rlx.collector.worker.shard_worker import Budget, Collection
-from rlx.progress import Silent
 from rlx.schema import Field, Role, Schema
 from rlx.store.dataset import Dataset
 from rlx.transform.registry import TRANSFORMS
 from rlx.transform.transitions import split
-from rlx.verbs.collect import collect
-from rlx.verbs.options import Options
 from tests.factories import SMALL, join, make_block, write_dataset
 
 GAMES = ("Pong", "MsPacman")
@@ -31,8 +27,7 @@ pytestmark = pytest.mark.xdist_group("mutants")
 
 
 def made(directory: Path, environment: EnvSource, steps: int) -> Dataset:
-    collection = Collection(environment, Budget(steps=steps), seed=3)
-    collect(collection, directory / "dataset", Options(), Silent())
+    rlx.collect(environment, output=directory / "dataset", steps=steps, seed=3)
     return Dataset(directory / "dataset")
 
 

@@ -26,7 +26,7 @@ def test_the_default_environment_below_home(cli: Cli, home: Path) -> None:
     assert list(said) == KEYS
     assert (said["id"], said["steps"], said["dataset"]) == ("ALE/Pong-v5", 40, str(home / "ALE/Pong-v5"))
     (made,) = rlx.open("ALE/Pong-v5").manifest.lineage
-    assert made["command"] == "rlx collect ALE/Pong-v5 --steps 40 --envs 4 --policy random --seed 3 --shard-steps 50"
+    assert made["command"] == "rlx collect ALE/Pong-v5 --envs 4 --steps 40 --policy random --seed 3 --shard-steps 50"
 
 
 def test_episodes_with_a_policy_in_a_file(cli: Cli, tmp_path: Path) -> None:

@@ -17,11 +17,8 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 import rlx
-from rlx.progress import Silent
 from rlx.store.dataset_writer import claimed
 from rlx.testing.exporter import contents
-from rlx.verbs.convert import Fetched, convert
-from rlx.verbs.options import Options
 from tests.conftest import Cli
 from tests.factories import TEXT, make_block
 from tests.factories import write_dataset as write_steps
@@ -178,7 +175,7 @@ def test_a_dataset_that_another_process_holds(cli: Cli, pong: Path) -> None:
 
 def test_datasets_that_do_not_go_together(cli: Cli, pong: Path, tmp_path: Path) -> None:
     source = write_dataset(tmp_path / "minari", "x-v0")
-    convert(Fetched(source), tmp_path / "other", Options(jobs=1), source_format="minari", progress=Silent())
+    rlx.convert(source, tmp_path / "other", from_="minari", jobs=1)
     result = cli("sample", pong, tmp_path / "other", "--batch-size", 4)
     assert result.code == 1
     assert "datasets differ" in result.err

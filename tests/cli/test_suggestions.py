@@ -3,11 +3,14 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rlx_cli import options
+import rlx
+from rlx.verbs.options import declared
+from rlx_cli.signature import beginning
 from tests.conftest import Cli
 from tests.verbs.datasets import ROOT
 
@@ -48,14 +51,20 @@ def test_suggestions(cli: Cli, home: Path, pong: Path, arguments: tuple[str, ...
     assert result.code == code
 
 
+def completed(verb: Callable[..., object], argument: str, text: str) -> list[str]:
+    _, declaration = declared(verb)[argument]
+    assert declaration.completes is not None
+    return beginning(declaration.completes(), text)
+
+
 def test_completion_offers_names(home: Path, pong: Path) -> None:
     (home / "Pong").mkdir(parents=True)
     pong.rename(home / "Pong/5")
-    assert options.complete_datasets("po") == ["Pong/5"]
-    assert options.complete_games("sp") == ["SpaceInvaders"]
-    assert options.complete_runs("Pong/") == [f"Pong/{run}" for run in range(1, 6)]
-    assert options.complete_transforms("clip") == ["clip_reward"]
-    assert options.complete_datasets("nothing") == []
+    assert completed(rlx.inspect, "dataset", "po") == ["Pong/5"]
+    assert completed(rlx.list_runs, "game", "sp") == ["SpaceInvaders"]
+    assert completed(rlx.download, "run", "Pong/") == [f"Pong/{run}" for run in range(1, 6)]
+    assert completed(rlx.preprocess, "transform", "clip") == ["clip_reward"]
+    assert completed(rlx.inspect, "dataset", "nothing") == []
 
 
 def test_the_shell_is_told(home: Path, pong: Path) -> None:

@@ -17,8 +17,8 @@ from rlx.formats.common.tf_example import parse_example
 from rlx.progress import Silent
 from rlx.testing.dataset_exporter import whole_dataset
 from rlx.testing.source import merge
-from rlx.verbs.convert import open_source
 from rlx.verbs.export import export
+from rlx.verbs.inputs import open_source
 from scripts.rlu_writer import tf_example, tf_record
 from tests.array_record_files import changed_records
 from tests.bad_files import NAMES, RECORDS

@@ -8,7 +8,7 @@ import pytest
 
 from rlx.formats.common.fields import NOT_TAKEN
 from rlx.testing.source import read
-from rlx.verbs.convert import open_source
+from rlx.verbs.inputs import open_source
 from tests.bad_files import NAMES
 from tests.extra_keys import ADD, IMPOSSIBLE, KINDS, Values
 

@@ -15,7 +15,7 @@ import pytest
 from rlx.errors import CorruptShardError
 from rlx.formats.common.source import Source
 from rlx.testing.source import Trajectory, read
-from rlx.verbs.convert import open_source
+from rlx.verbs.inputs import open_source
 from tests.array_record_files import changed_records
 from tests.bad_files import NAMES, RECORDS
 from tests.damage import arrays, at, feature, gz, h5, members

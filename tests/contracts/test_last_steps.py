@@ -13,8 +13,8 @@ import pytest
 from rlx.progress import Silent
 from rlx.testing.dataset_exporter import whole_dataset
 from rlx.testing.source import read
-from rlx.verbs.convert import open_source
 from rlx.verbs.export import export
+from rlx.verbs.inputs import open_source
 from tests.array_record_files import changed_records
 from tests.bad_files import NAMES
 from tests.damage import arrays, at, h5, remove

@@ -17,7 +17,7 @@ from rlx.formats.common.source import Source
 from rlx.formats.mds.layout import Encoding
 from rlx.formats.mds.writer import OpenShard
 from rlx.testing.source import Trajectory, read
-from rlx.verbs.convert import open_source
+from rlx.verbs.inputs import open_source
 
 Rows = dict[str, NDArray[Any]]
 LENGTHS = (5, 1, 7, 4)

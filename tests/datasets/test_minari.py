@@ -6,16 +6,13 @@ import pytest
 import torch
 from gymnasium import spaces
 
+import rlx
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.sampler.slices import SliceSampler
 from rlx.datasets.minari import MinariExperienceReplay
 from rlx.errors import DatasetLockedError, DatasetNotFoundError, SourceNotFoundError
 from rlx.files import lock
-from rlx.progress import Silent
 from rlx.store.dataset import Dataset
-from rlx.transform.registry import parse
-from rlx.verbs.options import Options
-from rlx.verbs.preprocess import Recipe, preprocess
 from tests.minari_files import DICT, IMAGE, TUPLE, read_dataset, record_cart_pole, write_dataset
 
 
@@ -213,8 +210,8 @@ def test_the_example_of_torchrls_page_as_a_dataset(cache: Path, tmp_path: Path) 
     episodes = read_dataset(cache, "goals-v0")
     data = MinariExperienceReplay("goals-v0", batch_size=32)
     keys = "+".join(f"observation/{name}" for name in GOALS)
-    recipe = Recipe([parse("select:keys=action+observation"), parse(f"cat_tensors:in_keys={keys},out_key=obs")])
-    preprocess(data.data_path, tmp_path / "made", recipe, Options(jobs=4), progress=Silent())
+    transforms = ["select:keys=action+observation", f"cat_tensors:in_keys={keys},out_key=obs"]
+    rlx.preprocess(data.data_path, tmp_path / "made", transform=transforms, num_workers=4)
     made = Dataset(tmp_path / "made")
     steps = made[:]
     assert list(made.schema) == ["action", "reward", "terminated", "truncated", "obs"]

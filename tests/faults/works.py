@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import Any
 
@@ -20,6 +21,7 @@ import torch
 from tensordict import TensorDict
 
 import rlx
+from rlx import verbs
 from rlx.buffer import LazyMemmapStorage, LazyTensorStorage
 from rlx.errors import RlxError
 from rlx.formats.registry import formats, readable
@@ -155,14 +157,12 @@ WORKS: Mapping[str, Work] = MappingProxyType(
     }
 )
 _IMPORTED = (
-    *("h5py", "PIL.Image", "av", "zarr", "pyarrow", "pyarrow.parquet", "rlx.viewer.files", "rlx.verbs.creating"),
+    *("h5py", "PIL.Image", "av", "zarr", "pyarrow", "pyarrow.parquet", "rlx.viewer.files"),
     *(f"{one.folder}.reader" for one in readable().values()),
     *(f"{one.folder}.writer" for one in formats().values() if one.writes),
-    *(f"rlx.verbs.{name}" for name in ("collect", "convert", "download", "export", "merge", "preprocess", "pull")),
+    *(f"rlx.verbs.{module.name}" for module in iter_modules(verbs.__path__)),
+    *("rlx.collector.dataset_collector", "rlx.engine.local_actors", "rlx.engine.ray_actors"),
     *(
-        "rlx.verbs.push",
-        "rlx.verbs.sampling",
-        "rlx.verbs.split",
         "rlx.store.repair",
         "rlx.buffer.run_checkpoint",
     ),

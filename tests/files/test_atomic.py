@@ -19,8 +19,8 @@ from rlx.formats.registry import writable
 from rlx.progress import Silent
 from rlx.testing.dataset_exporter import SAMPLES, random_block
 from rlx.testing.source import read
-from rlx.verbs.convert import open_source
 from rlx.verbs.export import export
+from rlx.verbs.inputs import open_source
 from tests.conftest import Cli
 from tests.factories import write_dataset
 

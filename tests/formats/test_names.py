@@ -12,8 +12,8 @@ from rlx.progress import Silent
 from rlx.schema import FLAGS, REQUIRED, RESERVED, Field, Role, Schema
 from rlx.testing.dataset_exporter import random_block
 from rlx.testing.round_trip import check_there_and_back
-from rlx.verbs.convert import open_source
 from rlx.verbs.export import export
+from rlx.verbs.inputs import open_source
 from tests.factories import write_dataset
 
 # What formats call their own things, parts of which meet in paths.

@@ -16,8 +16,8 @@ from rlx.progress import Silent
 from rlx.testing.dataset_exporter import SAMPLES, random_block
 from rlx.testing.round_trip import DESTINATIONS
 from rlx.testing.source import read
-from rlx.verbs.convert import open_source
 from rlx.verbs.export import export
+from rlx.verbs.inputs import open_source
 from tests.factories import write_dataset
 
 BAD = np.array([b"fine", b"\xff\xfe"])

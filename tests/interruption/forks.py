@@ -25,11 +25,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from pkgutil import iter_modules
 from types import TracebackType
 from typing import Any, Self
 
 import typer.main
 
+from rlx import verbs
 from rlx.formats.registry import formats, readable
 from rlx_cli import entry
 from tests.verbs.datasets import ROOT
@@ -39,18 +41,12 @@ HUNG = 1000
 IMPORTED = (
     *("gymnasium", "pydantic", "rich.progress", "rich.table", "rich.text", "rich.console", "h5py", "PIL.Image", "av"),
     *("zarr", "obstore", "obstore.store", "pyarrow", "pyarrow.parquet", "rlx.viewer.files"),
-    *("rlx.checks.examination", "rlx.formats.finding", "rlx.formats.common.batches", "rlx.verbs.collect"),
+    *("rlx.checks.examination", "rlx.formats.finding", "rlx.formats.common.batches"),
+    *("rlx.collector.dataset_collector", "rlx.engine.local_actors", "rlx.engine.ray_actors"),
     *(f"{one.folder}.reader" for one in readable().values()),
     *(f"{one.folder}.writer" for one in formats().values() if one.writes),
-    *("rlx.verbs.convert", "rlx.verbs.download", "rlx.verbs.export", "rlx.verbs.merge"),
-    *(
-        "rlx.verbs.preprocess",
-        "rlx.verbs.pull",
-        "rlx.verbs.push",
-        "rlx.verbs.sampling",
-        "rlx.verbs.split",
-        "rlx_cli.app",
-    ),
+    *(f"rlx.verbs.{module.name}" for module in iter_modules(verbs.__path__)),
+    *("rlx_cli.app",),
 )
 
 

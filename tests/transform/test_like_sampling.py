@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+import rlx
 from rlx import buffer
 from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.storage.dataset import DatasetStorage
-from rlx.progress import Silent
 from rlx.schema import Field, Role, Schema
 from rlx.store.dataset import Dataset
 from rlx.transform.registry import TRANSFORMS as TRANSFORMS_BY_NAME
 from rlx.transform.registry import described, parse
-from rlx.verbs.options import Options
-from rlx.verbs.preprocess import Recipe, preprocess
 from tests.factories import SMALL, make_block, write_dataset
 
 TRANSFORMS = (
@@ -49,7 +47,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 @pytest.mark.parametrize("text", TRANSFORMS)
 def test_preprocessed_as_sampled(text: str, dataset: Dataset, tmp_path: Path) -> None:
     transform: Any = parse(text)
-    preprocess(dataset.path, tmp_path / "made", Recipe((transform,)), Options(jobs=1), progress=Silent())
+    rlx.preprocess(dataset.path, tmp_path / "made", transform=transform, num_workers=1)
     stored = Dataset(tmp_path / "made")[:]
     sampled = ReplayBuffer(storage=DatasetStorage(dataset), transform=transform)[:]
     # Returns are summed in blocks that begin at the first step of a batch.

@@ -7,7 +7,7 @@ import pytest
 from rlx.errors import TransformError
 from rlx.store.dataset import Dataset
 from rlx.transform.registry import parse
-from rlx.verbs.preprocess import Recipe
+from rlx.verbs.recipe import Recipe
 from tests.factories import LARGE, make_block, write_dataset
 
 

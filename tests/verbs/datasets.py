@@ -19,9 +19,10 @@ from rlx.manifest import FILE_NAME, Manifest
 from rlx.progress import Silent
 from rlx.store.verification import UNLISTED, verify
 from rlx.testing.source import Trajectory, merge, read
-from rlx.verbs.convert import Fetched, convert
-from rlx.verbs.download import download, download_from
-from rlx.verbs.options import Options
+from rlx.verbs.arguments import Options
+from rlx.verbs.convert import convert_files
+from rlx.verbs.fetching import download_from, download_run
+from rlx.verbs.inputs import Fetched
 from rlx.verbs.report import Report
 from rlx.verbs.sources import Base, Place
 from tests.dopamine_files import Episode, Ring
@@ -71,13 +72,13 @@ def fetch(
 def from_directory(source: Path, destination: Path, run: str = "Pong/5", *, jobs: int = 1, **options: Any) -> Report:
     """Downloads a run from a directory."""
     chosen = Options(jobs=jobs, command="rlx download", **options)
-    return download(run, destination, chosen, source=str(source), layout=None, progress=Silent())
+    return download_run(run, destination, chosen, source=str(source), layout=None, progress=Silent())
 
 
 def converted(source: Path, destination: Path, *, jobs: int = 1, **options: Any) -> Report:
     """Converts a directory or a dataset."""
     chosen = Options(jobs=jobs, command="rlx convert", **options)
-    return convert(Fetched(source), destination, chosen, source_format=None, progress=Silent())
+    return convert_files(Fetched(source), destination, chosen, source_format=None, progress=Silent())
 
 
 def tree(dataset: Path) -> dict[str, str]:

@@ -62,7 +62,7 @@ def stop_after(files: int, monkeypatch: pytest.MonkeyPatch) -> None:
                 raise KeyboardInterrupt
             yield moved
 
-    monkeypatch.setattr("rlx.verbs.push.transfer", stopped)
+    monkeypatch.setattr("rlx.verbs.sending.transfer", stopped)
 
 
 class During:

@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,12 @@ import torch
 
 import rlx
 from rlx.collector.environment.gym_env import EnvSource
-from rlx.collector.policy.spec import PolicySpec
-from rlx.collector.rollout.infos import InfoKeys
 from rlx.collector.worker.shard_worker import Budget, Collection
-from rlx.errors import CollectError, DatasetError, DatasetExistsError, DiskFullError
+from rlx.errors import CollectError, DatasetError, DatasetExistsError, DiskFullError, OptionError
 from rlx.manifest import Manifest
-from rlx.progress import Silent
 from rlx.schema import Field, Role
 from rlx.store.codec import Codec
 from rlx.store.verification import UNLISTED, verify
-from rlx.verbs.collect import collect
-from rlx.verbs.options import Options
 from rlx.verbs.report import Report
 from tests.collector.environments import Counter, Rich, Structured
 from tests.collector.walks import lane_of_walks, talkative, talking
@@ -32,31 +28,8 @@ from tests.verbs.datasets import ROOT, tree, wait_until
 from tests.verbs.processes import printed
 
 
-def collected(
-    path: Path,
-    environment: EnvSource = Counter,
-    *,
-    steps: int | None = None,
-    episodes: int | None = None,
-    shard_steps: int = 1000,
-    seed: int = 0,
-    resume: bool = False,
-    workers: int = 1,
-    policy: str = "random",
-    drop: Sequence[str] = (),
-    info_keys: InfoKeys = (),
-    reward: str | None = None,
-    deterministic: bool = False,
-    **options: Any,
-) -> Report:
-    budget = Budget(steps, episodes)
-    collection = Collection(
-        *(environment, budget, 3, PolicySpec(policy, deterministic=deterministic), seed, shard_steps, resume, workers),
-        drop=drop,
-        info_keys=info_keys,
-        reward=reward,
-    )
-    return collect(collection, path, Options(**options), Silent())
+def collected(path: Path, environment: EnvSource = Counter, **options: Any) -> Report:
+    return rlx.collect(environment, output=path, **{"envs": 3, "shard_steps": 1000, **options})
 
 
 def lengths(path: Path) -> list[int]:
@@ -130,6 +103,17 @@ def test_resumed_until_there_is_as_much(tmp_path: Path) -> None:
     assert collected(path, "CartPole-v1", steps=50, overwrite=True).steps == 50
 
 
+def test_a_finished_dataset_whose_command_has_its_options_in_another_order(tmp_path: Path) -> None:
+    path = tmp_path / "set"
+    collected(path, "CartPole-v1", steps=30)
+    listed = Manifest.load(path)
+    (made,) = listed.lineage
+    earlier = "rlx collect CartPole-v1 --steps 30 --envs 3 --policy random --seed 0 --shard-steps 1000"
+    assert earlier != made["command"]
+    replace(listed, lineage=[{**made, "command": earlier}]).save(path)
+    assert collected(path, "CartPole-v1", steps=30).skipped_shards == 1
+
+
 def test_another_dataset_is_left_alone(tmp_path: Path) -> None:
     collected(tmp_path / "set", steps=30)
     with pytest.raises(DatasetExistsError, match="another dataset"):
@@ -171,13 +155,14 @@ def test_pictures_share_a_dictionary_over_sessions(tmp_path: Path) -> None:
 
 
 def test_what_led_here_is_in_the_manifest(tmp_path: Path) -> None:
-    collected(tmp_path / "set", "ALE/Pong-v5", steps=20, seed=7, command="rlx collect")
+    collected(tmp_path / "set", "ALE/Pong-v5", steps=20, seed=7)
     listed = Manifest.load(tmp_path / "set")
     assert listed.id == "ALE/Pong-v5"
     assert listed.notes["policy"] == "random"
     assert listed.notes["environment_settings"]["repeat_action_probability"] == 0.25
     (made,) = listed.lineage
-    assert (made["command"], made["seed"]) == ("rlx collect", 7)
+    command = "rlx collect ALE/Pong-v5 --envs 3 --steps 20 --policy random --seed 7 --shard-steps 1000"
+    assert (made["command"], made["seed"]) == (command, 7)
     assert {"rlx", "gymnasium", "ale-py", "torch"} <= set(made)
     assert Codec.from_json(listed.codec).name == "zstd-dict"
     collected(tmp_path / "short", lambda: gymnasium.make("CartPole-v1", max_episode_steps=9), steps=10)
@@ -210,9 +195,8 @@ def test_a_failure_before_any_episode(tmp_path: Path) -> None:
     ],
 )
 def test_policies_that_do_not_fit(tmp_path: Path, policy: str, message: str) -> None:
-    collection = Collection(Counter, Budget(steps=10), 3, PolicySpec(policy))
     with pytest.raises(CollectError, match=message):
-        collect(collection, tmp_path / "set", Options(), Silent())
+        collected(tmp_path / "set", steps=10, policy=policy)
 
 
 @pytest.mark.parametrize(
@@ -347,12 +331,12 @@ def test_infos_are_stored_and_others_are_named(tmp_path: Path, caplog: pytest.Lo
         "info that cannot be kept (expected texts as keys, and numbers or texts as values): object"
     )
     caplog.clear()
-    collected(tmp_path / "c", talkative, steps=100, info_keys=["t", "vector", "who", "odd/t", "last", "tt"])
+    collected(tmp_path / "c", talkative, steps=100, info=["t", "vector", "who", "odd/t", "last", "tt"])
     assert [record.message for record in caplog.records][1:] == [
         "info that the first steps lack: tt; stored as NaN until it appears"
     ]
     caplog.clear()
-    collected(tmp_path / "b", talkative, steps=100, info_keys=["t", "who", "odd/t"], workers=2)
+    collected(tmp_path / "b", talkative, steps=100, info=["t", "who", "odd/t"], workers=2)
     assert len(caplog.records) == 1
     dataset = rlx.open(tmp_path / "b")
     steps = dataset[np.arange(100)]
@@ -373,7 +357,7 @@ class Numbered(Counter):
 
 @pytest.mark.parametrize("keys", [(), "all"])
 def test_infos_whose_keys_are_numbers_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture, keys: Any) -> None:
-    collected(tmp_path / "set", Numbered, steps=40, info_keys=keys)
+    collected(tmp_path / "set", Numbered, steps=40, info=keys)
     (record,) = caplog.records
     assert record.message.endswith(
         "info that cannot be kept (expected texts as keys, and numbers or texts as values): 0, agents/1"
@@ -404,10 +388,10 @@ def test_a_reward_that_would_be_rounded_later(tmp_path: Path) -> None:
         collected(tmp_path / "a", LateReward, steps=900)
     assert "`reward_dtype` float64" in str(error.value.hint)
     assert Manifest.load(tmp_path / "a").steps == 384, "episodes that ended before are kept"
-    collected(tmp_path / "b", LateReward, steps=900, reward="float64")
+    collected(tmp_path / "b", LateReward, steps=900, reward_dtype="float64")
     rewards = rlx.open(tmp_path / "b")[np.arange(900)]["next", "reward"]
     assert set(rewards.flatten().tolist()) == {1.0, 0.1}
-    collected(tmp_path / "c", LateReward, steps=900, reward="float32")
+    collected(tmp_path / "c", LateReward, steps=900, reward_dtype="float32")
     assert rlx.open(tmp_path / "c").manifest.notes["rewards"] == "as float32"
 
 
@@ -434,13 +418,13 @@ def test_episodes_that_the_end_cuts_are_marked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"envs": 10**9}, "envs 1000000000: expected 1 to 65,536"),
-        ({"workers": 10**6}, "workers 1000000: expected 1 to 4,096"),
-        ({"envs": 0}, "envs 0: expected 1 to 65,536"),
-        ({"shard_steps": 0}, "shard_steps 0: expected at least 1"),
+        ({"envs": 10**9}, "`envs` 1000000000: expected 1 to 65,536"),
+        ({"workers": 10**6}, "`workers` 1000000: expected 1 to 4,096"),
+        ({"envs": 0}, "`envs` 0: expected 1 to 65,536"),
+        ({"shard_steps": 0}, "`shard_steps` 0: expected at least 1"),
     ],
 )
 def test_numbers_out_of_range(wrong: dict[str, int], said: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"steps": 5, **wrong}
-    with pytest.raises(CollectError, match=said):
+    with pytest.raises(OptionError, match=said):
         rlx.collect("CartPole-v1", output=tmp_path / "set", **options)

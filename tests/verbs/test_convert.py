@@ -27,9 +27,7 @@ from rlx.progress import Silent
 from rlx.store.chunk_codec import ZstdChunks
 from rlx.store.codec import Codec
 from rlx.testing.source import same
-from rlx.verbs.convert import Fetched, convert
 from rlx.verbs.export import export
-from rlx.verbs.options import Options
 from tests.factories import SMALL, make_block, write_dataset
 from tests.verbs.datasets import (
     SAMPLE_RUN,
@@ -83,16 +81,16 @@ def test_the_sample_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("format", [None, "dopamine"])
 def test_a_dopamine_directory(tmp_path: Path, format: str | None) -> None:
     logs = write_dopamine(tmp_path / "files") / "Pong/1/replay_logs"
-    report = convert(Fetched(logs), tmp_path / "set", Options(jobs=1), source_format=format, progress=Silent())
+    report = rlx.convert(logs, tmp_path / "set", from_=format, jobs=1)
     assert (report.id, report.shards, report.failures) == ("Pong/1", 4, {})
     assert rlx.open(report.dataset).manifest.notes["truncation"] == "unrecorded"
 
 
 def test_a_directory_of_another_format(files: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceNotFoundError, match="no run found in"):
-        convert(Fetched(files), tmp_path / "set", Options(), source_format="dopamine", progress=Silent())
+        rlx.convert(files, tmp_path / "set", from_="dopamine")
     with pytest.raises(DatasetNotFoundError, match="no dataset at"):
-        convert(Fetched(files), tmp_path / "set", Options(), source_format="rlx", progress=Silent())
+        rlx.convert(files, tmp_path / "set", from_="rlx")
     assert not (tmp_path / "set").exists()
 
 
@@ -258,7 +256,10 @@ class TestResume:
 def test_lineage(dataset: Path, tmp_path: Path) -> None:
     copy = converted(dataset, tmp_path / "copy", store="memmap").dataset
     first, second = rlx.open(copy).manifest.lineage
-    assert (first, second["command"]) == (rlx.open(dataset).manifest.lineage[0], "rlx convert")
+    assert (first, second["command"]) == (
+        rlx.open(dataset).manifest.lineage[0],
+        "rlx convert",
+    )
     assert second["parents"] == [{"id": "Pong/5", "crc32c": FileRecord.of(dataset / FILE_NAME).crc32c}]
     origin = rlx.open(copy).manifest.shards[1].origin
     assert (origin["source"], origin["shard"]) == ("Pong/5", 1)

@@ -9,7 +9,7 @@ import pytest
 import rlx
 from rlx.manifest import Manifest
 from rlx.verbs.arguments import Store
-from rlx.verbs.diff import Difference
+from rlx.verbs.comparison import Difference
 from tests.factories import LARGE, make_block, write_dataset
 from tests.verbs.pushes import write
 

@@ -16,8 +16,8 @@ from rlx.progress import Silent
 from rlx.store.codec import Codec
 from rlx.store.dataset_writer import claimed
 from rlx.testing.source import same
-from rlx.verbs.download import download, plan_download
-from rlx.verbs.options import Options
+from rlx.verbs.arguments import Options
+from rlx.verbs.fetching import download_run, plan_run
 from tests.contracts.location import put
 from tests.verbs.datasets import (
     RLU_NAMES,
@@ -189,7 +189,7 @@ class TestPlan:
         files = write_rlu(tmp_path / "files")
         from_directory(files, tmp_path / "set", shards=[1])
         before = tree(tmp_path / "set")
-        plan = plan_download("Pong/5", tmp_path / "set", Options(), source=str(files), layout=None)
+        plan = plan_run("Pong/5", tmp_path / "set", Options(), source=str(files), layout=None)
         assert [file.state for file in plan] == ["present", "done", "present", "present"]
         assert plan[0].url == str(files / shard_file("Pong", 5, 0))
         assert plan[0].bytes == (files / shard_file("Pong", 5, 0)).stat().st_size
@@ -197,7 +197,7 @@ class TestPlan:
 
     def test_nothing_is_made(self, tmp_path: Path) -> None:
         files = write_dopamine(tmp_path / "files")
-        plan = plan_download("Pong/1", tmp_path / "set", Options(shards=[1]), source=str(files), layout=None)
+        plan = plan_run("Pong/1", tmp_path / "set", Options(shards=[1]), source=str(files), layout=None)
         # The last episode of file 1 goes on in file 2.
         assert sum("$store$_observation" in file.url for file in plan) == 2
         assert not (tmp_path / "set").exists()
@@ -209,8 +209,8 @@ def test_a_run_in_a_bucket(bucket: str, tmp_path: Path) -> None:
     for name in RLU_NAMES:
         put(open_location(f"{bucket}/runs"), name, (files / name).read_bytes())
     source, options = f"{bucket}/runs", Options(jobs=1, command="rlx download", shards=list(RLU_SHARDS))
-    planned = plan_download("Pong/5", tmp_path / "set", options, source=source, layout=None)
+    planned = plan_run("Pong/5", tmp_path / "set", options, source=source, layout=None)
     assert [(file.url, file.state) for file in planned] == [(f"{source}/{name}", "missing") for name in RLU_NAMES]
-    report = download("Pong/5", tmp_path / "set", options, source=source, layout=None, progress=Silent())
+    report = download_run("Pong/5", tmp_path / "set", options, source=source, layout=None, progress=Silent())
     assert not report.failures
     assert tree_from_anywhere(report.dataset) == tree_from_anywhere(wanted)

@@ -22,8 +22,8 @@ from rlx.files.http import HttpFiles
 from rlx.progress import Silent
 from rlx.store.codec import Codec
 from rlx.store.dataset_writer import claimed
-from rlx.verbs.download import download, download_from, plan_download
-from rlx.verbs.options import Options
+from rlx.verbs.arguments import Options
+from rlx.verbs.fetching import download_from, download_run, plan_run
 from rlx.verbs.report import Report
 from rlx.verbs.sources import Base
 from tests.contracts.progress import Tally
@@ -115,7 +115,7 @@ def test_forbidden(server: GcsServer, tmp_path: Path, layout: str | None, status
     server.fault("*", Fault(status=status), times=None, method="*")
     options = Options(jobs=2)
     with pytest.raises(ForbiddenError, match=f"access denied .HTTP {status}"):
-        download("Pong/5", tmp_path / "set", options, source=server.url, layout=layout, progress=Silent())
+        download_run("Pong/5", tmp_path / "set", options, source=server.url, layout=layout, progress=Silent())
     assert not (tmp_path / "set").exists()
 
 
@@ -135,7 +135,7 @@ def test_the_closed_bucket(tmp_path: Path, run: str, below: str) -> None:
 def test_nothing_there(server: GcsServer, tmp_path: Path, layout: str | None) -> None:
     options = Options(jobs=2)
     with pytest.raises(SourceNotFoundError, match=r"no such file \(HTTP 404\)"):
-        download("Pong/4", tmp_path / "set", options, source=server.url, layout=layout, progress=Silent())
+        download_run("Pong/4", tmp_path / "set", options, source=server.url, layout=layout, progress=Silent())
     assert not (tmp_path / "set").exists()
 
 
@@ -254,7 +254,7 @@ class TestRawFiles:
 def plan_states(server: GcsServer, destination: Path) -> list[str]:
     options = Options(shards=list(RLU_SHARDS))
     before = tree(destination) if destination.exists() else None
-    plan = plan_download("Pong/5", destination, options, source=server.url, layout=None)
+    plan = plan_run("Pong/5", destination, options, source=server.url, layout=None)
     assert [file.url for file in plan] == [f"{server.url}/{name}" for name in RLU_NAMES]
     assert [file.bytes for file in plan] == [(server.directory / name).stat().st_size for name in RLU_NAMES]
     assert all(file.crc32c for file in plan)
@@ -277,7 +277,7 @@ class TestPlan:
     def test_of_a_dopamine_run(self, tmp_path: Path) -> None:
         with GcsServer(write_dopamine(tmp_path / "files")) as server:
             options = Options(shards=[1])
-            plan = plan_download("Pong/1", tmp_path / "set", options, source=server.url, layout=None)
+            plan = plan_run("Pong/1", tmp_path / "set", options, source=server.url, layout=None)
             assert not (tmp_path / "set").exists()
             assert sum("observation" in file.url for file in plan) == 2
             assert {file.state for file in plan} == {"missing"}

@@ -19,8 +19,8 @@ from rlx.progress import Progress, Silent
 from rlx.store.codec import NONE
 from rlx.store.dataset_writer import claimed
 from rlx.store.writer import ShardFormat
+from rlx.verbs.arguments import Options
 from rlx.verbs.ingest import Ingest
-from rlx.verbs.options import Options
 from rlx.verbs.report import Report
 from rlx.verbs.shard_task import ShardResult, ShardTask, SharedSource, attempt, convert_shard
 from tests.conftest import Cli

@@ -11,8 +11,8 @@ from rlx.store.dataset import Dataset
 from rlx.store.trajectories import Trajectories
 from rlx.testing.dataset_exporter import SAMPLES, random_block, whole_dataset
 from rlx.testing.source import read
-from rlx.verbs.convert import open_source
 from rlx.verbs.export import SelectedShards, export, survey
+from rlx.verbs.inputs import open_source
 from tests.factories import cut, write_dataset
 from tests.hdf5_files import changed, set_row, write_d4rl
 

@@ -20,7 +20,6 @@ from tensordict import TensorDict
 
 import rlx
 from rlx.errors import (
-    CollectError,
     CorruptShardError,
     DatasetExistsError,
     DatasetNotFoundError,
@@ -163,10 +162,10 @@ def test_convert_resumes_its_own_work_only(tmp_path: Path) -> None:
         ({"to": "npz", "codec": "zstd"}, "`codec` requires `to` zarr or memmap, found `to` npz"),
         ({"capacity": 100}, "`capacity` requires `to` dopamine"),
         ({"engine": "dask"}, "`engine` 'dask' is unknown: expected local, ray"),
-        ({"jobs": 0}, "`jobs` 0: expected at least 1"),
+        ({"jobs": 0}, "`jobs` 0: expected 1 to 4,096"),
         ({"ray_address": "auto"}, "`ray_address` requires `engine` ray"),
         ({"to": "npz", "engine": "dask"}, "`engine` 'dask' is unknown: expected local, ray"),
-        ({"to": "npz", "jobs": 0}, "`jobs` 0: expected at least 1"),
+        ({"to": "npz", "jobs": 0}, "`jobs` 0: expected 1 to 4,096"),
         ({"to": "npz", "ray_address": "auto"}, "`ray_address` requires `to` zarr or memmap, found `to` npz"),
     ],
 )
@@ -221,7 +220,7 @@ def test_collect_with_a_policy_and_a_factory(tmp_path: Path) -> None:
         with pytest.raises(OptionError, match=message):
             rlx.collect(**{"env": "CartPole-v1", "output": tmp_path / "new", **wrong})
     for wrong_steps, expected in ((0, "at least 1"), ("5", "a whole number"), (1e3, "a whole number")):
-        with pytest.raises(CollectError, match=f"steps {wrong_steps!r}: expected {expected}"):
+        with pytest.raises(OptionError, match=f"`steps` {wrong_steps!r}: expected {expected}"):
             untyped.collect("CartPole-v1", steps=wrong_steps)
     for seed, expected in (
         ("a", "a whole number"),
@@ -229,7 +228,7 @@ def test_collect_with_a_policy_and_a_factory(tmp_path: Path) -> None:
         (1.5, "a whole number"),
         (-1, "at least 0"),
     ):
-        with pytest.raises(CollectError, match=f"seed {seed!r}: expected {expected}"):
+        with pytest.raises(OptionError, match=f"`seed` {seed!r}: expected {expected}"):
             untyped.collect("CartPole-v1", seed=seed)
 
 
@@ -410,8 +409,8 @@ def test_merge(tmp_path: Path, cli: Cli) -> None:
         (lambda: rlx.merge("a", "new"), "one dataset given, 'a': expected a list"),
         (lambda: rlx.sample([]), "no dataset given: expected at least one"),
         (lambda: rlx.sample((), output="new.npz"), "no dataset given"),
-        (lambda: rlx.push("a", "new", jobs=0), "`jobs` 0: expected at least 1"),
-        (lambda: rlx.pull("a", "new", jobs=-1), "`jobs` -1: expected at least 1"),
+        (lambda: rlx.push("a", "new", jobs=0), "`jobs` 0: expected 1 to 4,096"),
+        (lambda: rlx.pull("a", "new", jobs=-1), "`jobs` -1: expected 1 to 4,096"),
         (
             lambda: untyped.preprocess("a", "new", transform="clip_reward", num_workers="2"),
             "`num_workers` '2': expected a whole",
@@ -516,7 +515,7 @@ def test_a_path_that_the_system_refuses_is_named() -> None:
 
 @pytest.mark.parametrize("wrong", [{"workers": "2"}, {"step_timeout": "2"}, {"step_timeout": 0}], ids=str)
 def test_wrong_numbers_of_a_collection_are_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    with pytest.raises(CollectError, match=f"{next(iter(wrong))} .*: expected"):
+    with pytest.raises(OptionError, match=f"`{next(iter(wrong))}` .*: expected"):
         rlx.collect("CartPole-v1", steps=10, output=tmp_path / "new", **wrong)
 
 

@@ -15,7 +15,7 @@ from rlx.files.retry import Cancel
 from rlx.manifest import Manifest
 from rlx.store import dataset_writer
 from rlx.verbs import transfers
-from rlx.verbs.convert import StoredDataset
+from rlx.verbs.inputs import StoredDataset
 from rlx.verbs.shard_task import SharedSource
 from tests.factories import make_block, write_dataset
 from tests.verbs.datasets import check_listed

@@ -16,8 +16,8 @@ from rlx.formats.registry import writable
 from rlx.progress import Silent
 from rlx.schema import Schema
 from rlx.testing.dataset_exporter import random_block
-from rlx.verbs.convert import open_source
 from rlx.verbs.export import export
+from rlx.verbs.inputs import open_source
 from tests.factories import write_dataset
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")

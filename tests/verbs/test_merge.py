@@ -12,14 +12,11 @@ import pytest
 import rlx
 from rlx.errors import CorruptDatasetError, DatasetError, DatasetExistsError, SchemaMismatchError
 from rlx.manifest import FILE_NAME, FileRecord, Manifest
-from rlx.progress import Silent
 from rlx.store import dataset_writer
 from rlx.store.codec import Codec
 from rlx.store.dataset_writer import DatasetWriter
 from rlx.store.verification import verify
 from rlx.testing.source import same
-from rlx.verbs.merge import merge
-from rlx.verbs.options import Options
 from rlx.verbs.report import Report
 from tests.factories import LARGE, SMALL, make_block, write_dataset
 from tests.verbs.datasets import check_listed, trajectories, tree
@@ -46,9 +43,8 @@ def b(tmp_path: Path) -> Path:
     return make(tmp_path / "b", [[2], [7, 1]], first=50)
 
 
-def merged(sources: list[Path], destination: Path, *, encode: bool = False, **options: object) -> Report:
-    chosen = Options(jobs=1, command="rlx merge", **options)  # type: ignore[arg-type]
-    return merge(sources, destination, chosen, encode=encode, progress=Silent())
+def merged(sources: list[Path], destination: Path, *, codec: str | None = None, overwrite: bool = False) -> Report:
+    return rlx.merge(sources, destination, codec=codec, jobs=1, overwrite=overwrite)
 
 
 def inodes(dataset: Path) -> list[int]:
@@ -100,7 +96,7 @@ class TestWhatComesOut:
         merged([a, b], tmp_path / "c")
         listed = Manifest.load(tmp_path / "c")
         parents = [{"id": "Test/1", "crc32c": FileRecord.of(path / FILE_NAME).crc32c} for path in (a, b)]
-        assert [step["command"] for step in listed.lineage] == ["rlx download Test/1", "rlx merge"]
+        assert [step["command"] for step in listed.lineage] == ["rlx download Test/1", f"rlx merge {a} {b}"]
         assert listed.lineage[-1]["parents"] == parents
         assert listed.shards[2].origin == {"source": "Test/1", "shard": "00000"}
         assert listed.id == "Test/1"
@@ -150,8 +146,7 @@ class TestOtherForms:
     @pytest.mark.parametrize(("codec", "jobs"), [("zstd-dict", 1), ("zstd-dict", 2), ("zstd:level=5", 1), ("lz4", 1)])
     def test_are_encoded_anew_if_asked_for(self, a: Path, b: Path, tmp_path: Path, codec: str, jobs: int) -> None:
         other = make(tmp_path / "o", [[2, 9], [4]], codec="zstd:level=5")
-        chosen = Options(codec=Codec.parse(codec), jobs=jobs)
-        report = merge([other, a, b], tmp_path / "c", chosen, encode=True, progress=Silent())
+        report = rlx.merge([other, a, b], tmp_path / "c", codec=codec, jobs=jobs)
         assert same(trajectories(tmp_path / "c"), trajectories(other) + trajectories(a) + trajectories(b))
         assert str(Codec.from_json(Manifest.load(tmp_path / "c").codec)) == str(Codec.parse(codec))
         assert (report.steps_written, report.shards) == (37, 6)
@@ -192,8 +187,7 @@ class TestResume:
         self, a: Path, b: Path, tmp_path: Path, stop: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         other = make(tmp_path / "o", [[2, 9], [4]], codec="zstd")
-        options = {"encode": True, "codec": Codec.parse("zstd-dict")}
-        merged([other, a, b], tmp_path / "wanted", **options)  # type: ignore[arg-type]
+        merged([other, a, b], tmp_path / "wanted", codec="zstd-dict")
         commits = count_down(stop)
         commit = DatasetWriter.commit_all
 
@@ -205,9 +199,9 @@ class TestResume:
             patch.setattr(dataset_writer, "LISTING_SHARE", float("inf"))  # every shard at once
             patch.setattr(DatasetWriter, "commit_all", killed)
             with pytest.raises(KeyboardInterrupt):
-                merged([other, a, b], tmp_path / "c", **options)  # type: ignore[arg-type]
+                merged([other, a, b], tmp_path / "c", codec="zstd-dict")
         assert len(check_listed(tmp_path / "c")) == stop
-        report = merged([other, a, b], tmp_path / "c", **options)  # type: ignore[arg-type]
+        report = merged([other, a, b], tmp_path / "c", codec="zstd-dict")
         assert report.skipped_shards == stop
         assert tree(tmp_path / "c") == tree(tmp_path / "wanted")
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rlx
 from rlx.block import Block
 from rlx.errors import DatasetExistsError, PartialError, TransformError
 from rlx.manifest import Manifest
@@ -20,8 +21,7 @@ from rlx.transform.functions import Function, Per
 from rlx.transform.images import Resize
 from rlx.transform.registry import parse
 from rlx.verbs import transformed
-from rlx.verbs.options import Options
-from rlx.verbs.preprocess import Recipe, _in_progress, preprocess, preview
+from rlx.verbs.recipe import Recipe
 from rlx.verbs.report import Report
 from tests.factories import LARGE, make_block, write_dataset
 from tests.transform import functions
@@ -40,9 +40,10 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def run(source: Path, destination: Path, *transforms: Any, steps: int | None = None, **options: Any) -> Report:
-    recipe = Recipe(transforms, steps)
-    return preprocess(source, destination, recipe, Options(**{"jobs": 1, **options}), progress=Silent())
+def run(source: Path, destination: Path, *transforms: Any, jobs: int = 1, **options: Any) -> Report:
+    report = rlx.preprocess(source, destination, transform=transforms, num_workers=jobs, **options)
+    assert isinstance(report, Report)
+    return report
 
 
 def named(name: str, per: Per = Per.TRAJECTORY) -> Function:
@@ -195,7 +196,7 @@ def test_notes_of_workers_are_whole_or_gone(tmp_path: Path) -> None:
     with note.open() as opened:
         watch.read(make_block((4,), first_episode=2, schema=LARGE))
         assert opened.read() == "0 1"  # whoever reads it meanwhile has all of it
-    assert _in_progress(tmp_path) == "; unfinished trajectories are 0 to 2"
+    assert transformed.unfinished(tmp_path) == "; unfinished trajectories are 0 to 2"
 
 
 @pytest.mark.parametrize(
@@ -272,13 +273,13 @@ def test_a_recipe_that_does_not_suit_leaves_nothing(source: Path, tmp_path: Path
 
 def test_a_preview(source: Path, tmp_path: Path) -> None:
     before = sorted(os.listdir(tmp_path))
-    shown = preview(source, Recipe((HALF,)), Options())
+    shown = rlx.preprocess(source, transform=HALF, dry_run=True)
     assert (shown.steps_read, shown.steps, shown.shards) == (68, 68, 8)
     assert shown.first["observation"].shape == (10, 15)
     assert shown.schema["observation"].shape == (10, 15)
     assert shown.bytes > 0
     assert sorted(os.listdir(tmp_path)) == before
-    assert preview(source, Recipe((parse("filter:length > 99"),)), Options()).first == {}
+    assert rlx.preprocess(source, transform="filter:length > 99", dry_run=True).first == {}
 
 
 def test_progress_comes_from_what_is_read(source: Path, tmp_path: Path) -> None:
@@ -294,8 +295,7 @@ def test_progress_comes_from_what_is_read(source: Path, tmp_path: Path) -> None:
             self.done[unit] = self.done.get(unit, 0) + amount
 
     told = Told()
-    recipe = Recipe((named("without_every_third"),))
-    report = preprocess(source, tmp_path / "made", recipe, Options(jobs=1), progress=told)
+    report = run(source, tmp_path / "made", named("without_every_third"), progress=told)
     assert told.expected["steps"] == told.done["steps"] == 68
     assert told.expected["bytes read"] == told.done["bytes read"]
     assert told.done["bytes written"] == report.bytes

@@ -59,8 +59,8 @@ def server(dataset: Path) -> Iterator[GcsServer]:
         yield server
 
 
-def pulled(url: str, destination: Path | None, **options: bool) -> TransferReport:
-    return pull(url, destination, progress=Silent(), **options)
+def pulled(url: str, destination: Path | None, *, overwrite: bool = False) -> TransferReport:
+    return pull(url, destination, overwrite=overwrite)
 
 
 @pytest.mark.parametrize("kind", ["bucket", "container", "directory", "file", "web"])
@@ -348,7 +348,7 @@ def test_ctrl_c_keeps_what_has_arrived(dataset: Path, tmp_path: Path, monkeypatc
             yield moved
 
     with monkeypatch.context() as patched:
-        patched.setattr("rlx.verbs.pull.transfer", stopped)
+        patched.setattr("rlx.verbs.receiving.transfer", stopped)
         with pytest.raises(KeyboardInterrupt):
             pull(str(dataset), tmp_path / "here", jobs=1, progress=Silent())
     report = pulled(str(dataset), tmp_path / "here")

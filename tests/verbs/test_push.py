@@ -145,7 +145,7 @@ def test_the_manifest_is_last_and_first_to_go(
     dataset: Path, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     location = Recorded(open_location(url))
-    monkeypatch.setattr("rlx.verbs.push.open_location", lambda _: location)
+    monkeypatch.setattr("rlx.verbs.sending.open_location", lambda _: location)
     sent(dataset, url)
     claimed, *sends, listed, released = location.writes
     assert (claimed, listed, released) == (f"replace {CLAIM}", "replace rlx.json", f"delete {CLAIM}")
@@ -274,7 +274,7 @@ def test_some_files_that_cannot_be_sent(dataset: Path, url: str, monkeypatch: py
         put(name, *arguments, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(location, "put", broken)
-    monkeypatch.setattr("rlx.verbs.push.open_location", lambda _: location)
+    monkeypatch.setattr("rlx.verbs.sending.open_location", lambda _: location)
     with pytest.raises(PartialError, match=r"2 of \d+ files could not be sent to .*: the line is dead") as failed:
         sent(dataset, url)
     assert failed.value.hint == "run the same command again: it sends the rest"

@@ -10,14 +10,12 @@ from hypothesis import strategies as st
 import rlx
 from rlx.errors import CorruptDatasetError, DatasetError, DatasetExistsError, OptionError
 from rlx.manifest import FileRecord, Manifest
-from rlx.progress import Silent
 from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
 from rlx.store.verification import verify
 from rlx.testing.source import same
-from rlx.verbs.options import Options
+from rlx.verbs.division import By, Division
 from rlx.verbs.report import Report
-from rlx.verbs.split import By, Division, split
 from tests.factories import LARGE, make_block, write_dataset
 from tests.verbs.datasets import shard_trees, trajectories, tree
 
@@ -32,8 +30,16 @@ def shared_out(
     dataset: Path, names: str, division: Division, *, part: int | None = None, jobs: int = 1, overwrite: bool = False
 ) -> list[Report]:
     destinations = [dataset.parent / name for name in names]
-    options = Options(jobs=jobs, overwrite=overwrite, command="rlx split set")
-    return split(dataset, destinations, division, options, part=part, progress=Silent())
+    return rlx.split(
+        dataset,
+        division.fractions,
+        by=division.by.value,
+        seed=division.seed,
+        part=part,
+        output=destinations,
+        jobs=jobs,
+        overwrite=overwrite,
+    )
 
 
 def episodes(dataset: Path) -> list[int]:
@@ -120,7 +126,7 @@ class TestWhatComesOut:
     def test_one_part_alone_is_the_same(self, dataset: Path) -> None:
         division = Division([0.5, 0.5], seed=1)
         parts = shared_out(dataset, "ab", division)
-        (alone,) = shared_out(dataset, "c", division, part=1)
+        (alone,) = shared_out(dataset, "c", division, part=2)
         assert tree(alone.dataset) == tree(parts[1].dataset)
 
     def test_lineage(self, dataset: Path) -> None:
@@ -128,7 +134,7 @@ class TestWhatComesOut:
         listed = Manifest.load(reports[1].dataset)
         assert (listed.id, listed.codec, listed.store) == ("Test/1-2", Codec.parse("zstd-dict").to_json(), "zarr")
         made = listed.lineage[-1]
-        assert made["command"] == "rlx split set --part 2"
+        assert made["command"] == f"rlx split {dataset} --fractions 0.5,0.5 --seed 3 --part 2"
         assert made["parents"] == [{"id": "Test/1", "crc32c": FileRecord.of(dataset / "rlx.json").crc32c}]
         assert made["split"] == {"fractions": [0.5, 0.5], "by": "trajectory", "seed": 3, "part": 2}
 
@@ -170,7 +176,7 @@ class TestPlaces:
         before = tree(dataset)
         destinations = [dataset.parent / name for name in names]
         with pytest.raises(DatasetExistsError):
-            split(dataset, destinations, Division([0.5, 0.5]), Options(overwrite=True), progress=Silent())
+            rlx.split(dataset, [0.5, 0.5], output=destinations, overwrite=True)
         assert tree(dataset) == before
         assert not (dataset.parent / "a").exists()
 
@@ -195,7 +201,7 @@ class TestPlaces:
         assert [report.dataset.name for report in reports] == ["a", "A"]
 
     def test_too_few(self, dataset: Path) -> None:
-        with pytest.raises(DatasetError, match="1 directories for 2 parts"):
-            shared_out(dataset, "a", Division([0.5, 0.5]))
-        with pytest.raises(DatasetError, match="part 3: expected 1 to 2"):
-            shared_out(dataset, "a", Division([0.5, 0.5]), part=2)
+        with pytest.raises(OptionError, match="found 2 directories for 3 parts"):
+            shared_out(dataset, "ab", Division([0.5, 0.2, 0.3]))
+        with pytest.raises(OptionError, match="`part` 3: expected 1 to 2"):
+            shared_out(dataset, "a", Division([0.5, 0.5]), part=3)

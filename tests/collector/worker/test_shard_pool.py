@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import rlx
-from rlx.collector.policy.spec import PolicySpec
 from rlx.collector.rollout.episodes import StepLayout
 from rlx.collector.worker.pool import RemainingBudget, ShardPool, ShardTask
 from rlx.collector.worker.shard_worker import Budget, Collection, ShardWorker, ShardWorkerConfig
@@ -29,8 +28,6 @@ from rlx.store.codec import NONE
 from rlx.store.dataset_writer import DatasetWriter, shard_of
 from rlx.store.verification import UNLISTED, verify
 from rlx.store.writer import ShardFormat
-from rlx.verbs.collect import collect
-from rlx.verbs.options import Options
 from tests.collector.environments import Counter, Dying, Registered
 from tests.verbs.datasets import tree, wait_until
 from tests.verbs.processes import printed
@@ -40,8 +37,7 @@ SCHEMA = Schema.of(observation=("int32", (2,)), action=("int64", ()))
 
 
 def collected(path: Path, environment: Any = Counter, **given: Any) -> rlx.Dataset:
-    collection = Collection(**{"environment": environment, "num_envs": 2, "workers": 2, "shard_steps": 60, **given})
-    collect(collection, path, Options(), Silent())
+    rlx.collect(environment, output=path, **{"envs": 2, "workers": 2, "shard_steps": 60, **given})
     return rlx.open(path)
 
 
@@ -60,7 +56,7 @@ def check_whole(dataset: rlx.Dataset) -> None:
 @pytest.mark.parametrize("is_sync", [True, False])
 @pytest.mark.parametrize("steps", [2, 5, 301, 2000])
 def test_exactly_so_many_steps(tmp_path: Path, steps: int, is_sync: bool) -> None:
-    dataset = collected(tmp_path / "set", budget=Budget(steps), is_sync=is_sync)
+    dataset = collected(tmp_path / "set", steps=steps, sync=is_sync)
     assert len(dataset) == steps
     check_whole(dataset)
     assert dataset.manifest.missing == []
@@ -70,7 +66,7 @@ def test_exactly_so_many_steps(tmp_path: Path, steps: int, is_sync: bool) -> Non
 
 @pytest.mark.parametrize("is_sync", [True, False])
 def test_exactly_so_many_episodes(tmp_path: Path, is_sync: bool) -> None:
-    dataset = collected(tmp_path / "set", budget=Budget(episodes=31), is_sync=is_sync)
+    dataset = collected(tmp_path / "set", episodes=31, sync=is_sync)
     assert len(dataset.trajectories) == 31
     assert set(dataset.trajectories.length.tolist()) == {3, 5}, "none is cut"
     check_whole(dataset)
@@ -90,7 +86,7 @@ class Watching(Silent):
 def test_only_workers_open_environments(tmp_path: Path, workers: int, expected: int) -> None:
     Registered.opened.clear()
     progress = Watching()
-    collect(Collection(Registered, Budget(50), num_envs=2, workers=workers), tmp_path / "set", Options(), progress)
+    rlx.collect(Registered, output=tmp_path / "set", steps=50, envs=2, workers=workers, progress=progress)
     assert set(progress.seen) == {expected}
     assert (Registered.opened["ever"], Registered.opened["now"]) == (expected, 0)
 
@@ -98,22 +94,22 @@ def test_only_workers_open_environments(tmp_path: Path, workers: int, expected: 
 def test_an_environment_that_is_given_stays_open_for_those_that_replace_a_worker(tmp_path: Path) -> None:
     given, progress = Registered(), Watching()
     Registered.opened["now"] = 1
-    collect(Collection(given, Budget(50), num_envs=1, workers=2), tmp_path / "set", Options(), progress)
+    rlx.collect(given, output=tmp_path / "set", steps=50, envs=1, workers=2, progress=progress)
     assert set(progress.seen) == {1}
     assert Registered.opened["now"] == 0
 
 
 def test_the_seed_decides_equal_shares(tmp_path: Path) -> None:
     for name in "ab":
-        collected(tmp_path / name, "CartPole-v1", budget=Budget(500), workers=3)
+        collected(tmp_path / name, "CartPole-v1", steps=500, workers=3)
     assert tree(tmp_path / "a") == tree(tmp_path / "b")
     workers = Tally(shard.origin["worker"] for shard in Manifest.load(tmp_path / "a").shards)
     assert set(workers) == {0, 1, 2}
 
 
 def test_workers_collect_what_one_with_all_environments_would(tmp_path: Path) -> None:
-    two = collected(tmp_path / "two", "CartPole-v1", budget=Budget(400))
-    one = collected(tmp_path / "one", "CartPole-v1", budget=Budget(400), workers=1, num_envs=4)
+    two = collected(tmp_path / "two", "CartPole-v1", steps=400)
+    one = collected(tmp_path / "one", "CartPole-v1", steps=400, workers=1, envs=4)
 
     def episodes(dataset: rlx.Dataset) -> list[bytes]:
         table = dataset.trajectories
@@ -129,10 +125,10 @@ def test_workers_collect_what_one_with_all_environments_would(tmp_path: Path) ->
 
 def test_resumed_with_other_workers(tmp_path: Path) -> None:
     path = tmp_path / "set"
-    collected(path, budget=Budget(200), workers=3)
+    collected(path, steps=200, workers=3)
     before = {file: data for file, data in tree(path).items() if "shards" in str(file)}
     for workers, steps in ((1, 300), (2, 501)):
-        dataset = collected(path, budget=Budget(steps), workers=workers, resume=True)
+        dataset = collected(path, steps=steps, workers=workers, resume=True)
         assert len(dataset) == steps
     check_whole(dataset)
     after = tree(path)
@@ -142,21 +138,19 @@ def test_resumed_with_other_workers(tmp_path: Path) -> None:
 
 def test_episodes_before_a_failure_are_kept(tmp_path: Path) -> None:
     with pytest.raises(CollectError, match="the motor is hot") as error:
-        collected(tmp_path / "set", lambda: Counter(fails_after=200), budget=Budget(10_000), shard_steps=10_000)
+        collected(tmp_path / "set", lambda: Counter(fails_after=200), steps=10_000, shard_steps=10_000)
     assert "in the other process" in "".join(error.value.__notes__)
     dataset = rlx.open(tmp_path / "set")
     assert len(dataset) >= 300
     check_whole(dataset)
-    assert len(collected(tmp_path / "set", budget=Budget(1000), resume=True)) == 1000
+    assert len(collected(tmp_path / "set", steps=1000, resume=True)) == 1000
 
 
 @pytest.mark.parametrize("is_sync", [True, False])
 def test_a_worker_that_dies_is_replaced(tmp_path: Path, is_sync: bool, caplog: pytest.LogCaptureFixture) -> None:
     flag = tmp_path / "died"
     with caplog.at_level(logging.WARNING):
-        dataset = collected(
-            tmp_path / "set", lambda: Dying(flag, 300), budget=Budget(2000), is_sync=is_sync, shard_steps=100
-        )
+        dataset = collected(tmp_path / "set", lambda: Dying(flag, 300), steps=2000, sync=is_sync, shard_steps=100)
     assert flag.exists()
     assert "died (an actor's process was ended by SIGKILL" in caplog.text
     assert len(dataset) == 2000
@@ -167,24 +161,22 @@ def test_a_worker_that_dies_is_replaced(tmp_path: Path, is_sync: bool, caplog: p
 
 def test_workers_that_die_again_and_again_end_the_run(tmp_path: Path) -> None:
     with pytest.raises(CollectError, match=r"died 3 times without progress, the last time so: .* SIGKILL"):
-        collected(tmp_path / "set", lambda: Dying(None, 2), budget=Budget(20_000))
+        collected(tmp_path / "set", lambda: Dying(None, 2), steps=20_000)
 
 
 @pytest.mark.usefixtures("two_workers_of_ray")
 def test_workers_on_ray_write_the_same_bytes(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
-    collected(here, "CartPole-v1", budget=Budget(500))
-    collection = Collection("CartPole-v1", Budget(500), 2, PolicySpec(), workers=2, shard_steps=60)
-    collect(collection, there, Options(engine="ray"), Silent())
+    collected(here, "CartPole-v1", steps=500)
+    collected(there, "CartPole-v1", steps=500, engine="ray")
     assert tree(here) == tree(there)
 
 
 @pytest.mark.usefixtures("two_workers_of_ray")
 def test_a_worker_on_ray_that_dies_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     flag = tmp_path / "died"
-    collection = Collection(lambda: Dying(flag, 300), Budget(2000), 2, PolicySpec(), workers=2, shard_steps=100)
     with caplog.at_level(logging.WARNING):
-        collect(collection, tmp_path / "set", Options(engine="ray"), Silent())
+        dataset = collected(tmp_path / "set", lambda: Dying(flag, 300), steps=2000, shard_steps=100, engine="ray")
     assert "died (an actor on the Ray cluster was lost" in caplog.text
     dataset = rlx.open(tmp_path / "set")
     assert len(dataset) == 2000
@@ -208,7 +200,7 @@ def test_killed_and_resumed(tmp_path: Path, number: signal.Signals) -> None:
     assert len(listed.missing) == 2
     # What nobody lists may lie about, until somebody goes on.
     assert {problem.problem for problem in verify(path).problems} <= {UNLISTED}
-    dataset = collected(path, "CartPole-v1", budget=Budget(listed.steps + 500), resume=True)
+    dataset = collected(path, "CartPole-v1", steps=listed.steps + 500, resume=True)
     assert len(dataset) == listed.steps + 500
     assert verify(path).ok
 

@@ -14,7 +14,7 @@ from rlx.formats.array_record.record import parse
 from rlx.formats.common import record_files
 from rlx.testing.dataset_exporter import RICH, SAMPLES, DatasetExporterContract, whole_dataset
 from rlx.testing.source import Trajectory, read, same
-from rlx.verbs.convert import open_source
+from rlx.verbs.inputs import open_source
 
 
 def everything(path: Path) -> list[Trajectory]:

@@ -17,8 +17,8 @@ from rlx.progress import Silent
 from rlx.schema import Role
 from rlx.testing.dataset_exporter import RICH, SAMPLES, Arrays, DatasetExporterContract, random_block, whole_dataset
 from rlx.testing.source import read
-from rlx.verbs.convert import open_source
 from rlx.verbs.export import export
+from rlx.verbs.inputs import open_source
 from tests.factories import write_dataset
 
 REFUSED = {

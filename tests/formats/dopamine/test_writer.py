@@ -21,8 +21,8 @@ from rlx.schema import Field, Role, Schema
 from rlx.testing.dataset_exporter import SAMPLES, Arrays, DatasetExporterContract, random_block
 from rlx.testing.exporter import contents
 from rlx.testing.source import Trajectory, read
-from rlx.verbs.convert import open_source
 from rlx.verbs.export import SelectedShards, export_dataset
+from rlx.verbs.inputs import open_source
 from tests.dopamine_files import Episode, Ring, frame, row_values
 from tests.factories import write_dataset
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
+import rlx
 from rlx.errors import ExportError
 from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.lerobot import tables
@@ -30,9 +31,8 @@ from rlx.testing.dataset_exporter import (
 )
 from rlx.testing.exporter import contents
 from rlx.testing.source import Trajectory, read
-from rlx.verbs.convert import Fetched, convert, open_source
 from rlx.verbs.export import export
-from rlx.verbs.options import Options
+from rlx.verbs.inputs import open_source
 from tests.factories import write_dataset
 from tests.formats.lerobot.peer import lerobot_datasets
 
@@ -148,7 +148,7 @@ class TestLeRobot(DatasetExporterContract):
         times = pyarrow.array((np.array(since) / 25).astype(np.float32))
         table = table.set_column(place, "timestamp", times)
         pyarrow.parquet.write_table(table.append_column("next.truncated", pyarrow.array([False] * 12)), file)
-        convert(Fetched(source), tmp_path / "data", Options(jobs=1), source_format="lerobot", progress=Silent())
+        rlx.convert(source, tmp_path / "data", from_="lerobot", jobs=1)
         report = export(tmp_path / "data", path, "lerobot", progress=Silent())
         assert report.losses == []
         told = json.loads((path / "meta/info.json").read_text())

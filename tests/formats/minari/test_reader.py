@@ -10,17 +10,15 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+import rlx
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.common.source import Source
 from rlx.formats.finding import find_run
 from rlx.formats.minari.layout import MAIN_DATA, METADATA, describe
 from rlx.formats.minari.reader import Minari, find_runs, open_minari
-from rlx.progress import Silent
 from rlx.schema import Role
 from rlx.testing.source import SourceContract, Trajectory, read
-from rlx.verbs.convert import Fetched, convert
-from rlx.verbs.options import Options
 from tests.hdf5_files import declare, delete, external, group_instead, objects, replace, resize, set_row
 from tests.minari_files import DICT, GREY, IMAGE, TUPLE, VECTOR, read_dataset, record_cart_pole, write_dataset
 
@@ -278,13 +276,13 @@ def test_metadata_that_a_manifest_cannot_keep(said: Any, tmp_path: Path) -> None
     assert source.notes["minari"].get("author") == "Ada"
     assert "score" not in source.notes["minari"]
     assert source.notes["not_taken"]["metadata.json: score"] == "not part of any step"
-    convert(Fetched(root), tmp_path / "data", Options(jobs=1), source_format="minari", progress=Silent())
+    rlx.convert(root, tmp_path / "data", from_="minari", jobs=1)
 
 
 def test_notes_that_rlx_would_not_write(tmp_path: Path) -> None:
     root = write_dataset(tmp_path / "root", "x-v0") / "data"
     change_metadata(root, rlx={"notes": {"seeds": 2**64}, "losses": [], "schema": {}})
-    convert(Fetched(root), tmp_path / "data", Options(jobs=1), source_format="minari", progress=Silent())
+    rlx.convert(root, tmp_path / "data", from_="minari", jobs=1)
 
 
 def test_another_number_of_steps(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+import rlx
 from rlx.errors import ExportError
 from rlx.formats.common.pictures import channels_first
 from rlx.formats.minari.writer import _environment
@@ -26,9 +27,10 @@ from rlx.testing.dataset_exporter import (
     whole_dataset,
 )
 from rlx.testing.source import Trajectory, read
-from rlx.verbs.convert import Fetched, convert, open_source
+from rlx.verbs.arguments import Options
+from rlx.verbs.convert import convert_files
 from rlx.verbs.export import export
-from rlx.verbs.options import Options
+from rlx.verbs.inputs import Fetched, open_source
 from tests.factories import write_dataset
 from tests.minari_files import datasets_at, read_dataset, record_cart_pole
 from tests.minari_files import write_dataset as write_minari
@@ -107,7 +109,7 @@ def test_rows_without_values_are_kept(tmp_path: Path) -> None:
         assert episode.infos["none"].shape[1:] == (2, 0)
         assert len(episode.actions) == length
     source = Fetched(tmp_path / "root/out-v0")
-    convert(source, tmp_path / "back", Options(jobs=1), source_format=None, progress=Silent())
+    convert_files(source, tmp_path / "back", Options(jobs=1), source_format=None, progress=Silent())
     found = Dataset(tmp_path / "back").schema
     assert (found["none"].shape, found["unseen"].shape) == ((2, 0), (0,))
 
@@ -210,7 +212,7 @@ def test_what_minari_wrote_comes_back_equal(
     """Spaces, values, infos, texts and what is said of the dataset, by Minari's own reader, through a dataset."""
     write_minari(tmp_path / "root", "one-v0", observation=observation, action=action, author="Ada", algorithm_name="rl")
     source = tmp_path / "root/one-v0"
-    convert(Fetched(source), tmp_path / "data", Options(jobs=1), source_format="minari", progress=Silent())
+    rlx.convert(source, tmp_path / "data", from_="minari", jobs=1)
     report = export(tmp_path / "data", tmp_path / "root/two-v0", "minari", progress=Silent())
     assert report.losses == []
     with datasets_at(tmp_path / "root"):

@@ -9,7 +9,7 @@ from rlx.formats.parquet import writer as parquet_dataset
 from rlx.schema import Role
 from rlx.testing.dataset_exporter import RICH, DatasetExporterContract, whole_dataset
 from rlx.testing.source import read
-from rlx.verbs.convert import open_source
+from rlx.verbs.inputs import open_source
 
 
 class TestParquet(DatasetExporterContract):

@@ -21,7 +21,7 @@ from rlx.store.codec import DEFAULT
 from rlx.store.dictionary import REFERENCE_ROWS, SAMPLES, reference_frames
 from rlx.store.writer import ShardFormat, train_dictionaries
 from rlx.testing.source import SourceContract, merge, read, same
-from rlx.verbs.convert import open_source
+from rlx.verbs.inputs import open_source
 from scripts.make_sample import SAMPLE_RUN
 from scripts.rlu_writer import tf_example, write_shard
 from tests.rlu_files import make_episode, write_run

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+import rlx
 from rlx.errors import ExportError
 from rlx.formats.common import tf_example
 from rlx.formats.rlds import writer as rlds
@@ -27,9 +28,8 @@ from rlx.testing.dataset_exporter import (
 )
 from rlx.testing.exporter import contents
 from rlx.testing.source import Trajectory, read, same
-from rlx.verbs.convert import Fetched, convert, open_source
 from rlx.verbs.export import export
-from rlx.verbs.options import Options
+from rlx.verbs.inputs import open_source
 from tests.factories import write_dataset
 
 GOLDEN = Path(__file__).parents[2] / "golden/rlds"
@@ -102,7 +102,7 @@ class TestRLDS(DatasetExporterContract):
 
 def again(tmp_path: Path) -> Path:
     """What rlx writes of the dataset that TensorFlow Datasets wrote, through a dataset."""
-    convert(Fetched(GOLDEN), tmp_path / "data", Options(jobs=1), source_format="rlds", progress=Silent())
+    rlx.convert(GOLDEN, tmp_path / "data", from_="rlds", jobs=1)
     assert export(tmp_path / "data", tmp_path / "1.0.0", "rlds", progress=Silent()).losses == []
     return tmp_path / "1.0.0"
 

@@ -27,8 +27,8 @@ from rlx.testing.dataset_exporter import (
     whole_dataset,
 )
 from rlx.testing.source import Trajectory, read
-from rlx.verbs.convert import open_source
 from rlx.verbs.export import export
+from rlx.verbs.inputs import open_source
 from tests.factories import write_dataset
 
 REFUSED = {

@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from rlx.store.dataset import Dataset
 from rlx.testing.dataset_exporter import RICH, DatasetExporterContract, whole_dataset
 from rlx.testing.source import Trajectory, read
-from rlx.verbs.convert import open_source
+from rlx.verbs.inputs import open_source
 from tests.factories import make_block, write_dataset
 
 

@@ -1,8 +1,8 @@
-"""``rlx split``: the trajectories of a dataset shared out to several, each to one."""
+"""Divisions of the trajectories of a dataset into parts, each of them in one part at most."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -10,13 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import DatasetError, DatasetExistsError, OptionError
-from rlx.progress import Progress
-from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
-from rlx.verbs.convert import opened_parent
-from rlx.verbs.merge import Assembly, ShardPart, assemble, kept_parts
-from rlx.verbs.options import Options
-from rlx.verbs.report import Report, check_apart, clash
+from rlx.verbs.assembly import ShardPart, kept_parts
+from rlx.verbs.report import check_apart, clash
 
 _EXACT = 1e-9  # what a sum of fractions may miss 1 by
 
@@ -30,7 +26,7 @@ class By(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """The arguments that determine which trajectory goes to which part.
+    """What determines which trajectory goes to which part.
 
     Args:
         fractions: of each part; if they sum to less than 1, the remaining fraction is dropped.
@@ -74,45 +70,6 @@ class Division:
         return "trajectories" if self.by == By.TRAJECTORY else "shards"
 
 
-def split(
-    source: Path,
-    destinations: Sequence[Path],
-    division: Division,
-    options: Options,
-    *,
-    part: int | None = None,
-    progress: Progress,
-) -> list[Report]:
-    """Split a dataset into several; resume unfinished ones.
-
-    Trajectories keep their order, and shards their numbers. A shard whose trajectories all go to one part is linked;
-    the others are read and re-encoded.
-
-    Args:
-        part: only this part, from 0; then there is one destination.
-
-    Raises what ``rlx.split`` does.
-    """
-    dataset = opened_parent(source)
-    numbers = range(len(division.fractions)) if part is None else [part]
-    if part is not None and not 0 <= part < len(division.fractions):
-        raise DatasetError(f"part {part + 1}: expected 1 to {len(division.fractions)}")
-    if len(destinations) != len(numbers):
-        raise DatasetError(f"{len(destinations)} directories for {len(numbers)} parts: expected one for each")
-    _check_places(dataset, destinations)
-    whole = dataset.manifest
-    options = replace(options, store=whole.store, codec=Codec.from_json(whole.codec))
-    shard_parts = divide(dataset, division)
-    recipe = {"fractions": list(division.fractions), "by": str(division.by), "seed": division.seed}
-    reports = []
-    for number, destination in zip(numbers, destinations, strict=True):
-        assembly = Assembly(f"{whole.id}-{number + 1}", whole.schema, whole.inherited_notes, shard_parts[number])
-        this = replace(options, command=f"{options.command} --part {number + 1}" if options.command else "")
-        one = {"split": {**recipe, "part": number + 1}}
-        reports.append(assemble(assembly, [dataset], destination, this, progress, one))
-    return reports
-
-
 def divide(dataset: Dataset, division: Division) -> list[dict[int, ShardPart]]:
     """Return, for every part of the split, the parts of shards by their numbers."""
     sizes = np.diff(dataset.first_trajectories)
@@ -122,7 +79,8 @@ def divide(dataset: Dataset, division: Division) -> list[dict[int, ShardPart]]:
     return [kept_parts(dataset, parts == part) for part in range(len(division.fractions))]
 
 
-def _check_places(dataset: Dataset, destinations: Sequence[Path]) -> None:
+def check_places(dataset: Dataset, destinations: Sequence[Path]) -> None:
+    """Raise DatasetExistsError if writing the parts could change the dataset or another part."""
     for number, destination in enumerate(destinations):
         check_apart(dataset.path, destination)
         for other in destinations[:number]:
