@@ -17,8 +17,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from rlx.accelerator import device_named
 from rlx.buffer.batched_draws import batches_at_once
-from rlx.buffer.epoch_order import Elements, EpochOrder, Shuffle, SliceElements, derived
-from rlx.buffer.epoch_streams import StreamElements
+from rlx.buffer.epoch_order import Elements, EpochOrder, Shuffle, SliceElements, StreamElements, derived
 from rlx.buffer.loader_position import LoaderPosition
 from rlx.buffer.loader_reading import Copies, LoaderSource, Part, Windows, joined, made_ahead, made_alike
 from rlx.buffer.protocol import Rows

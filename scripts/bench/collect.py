@@ -34,7 +34,7 @@ from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, Tenso
 
 import rlx
 from rlx.collector import Collector, MultiCollector, SerialEnv
-from rlx.collector.environment.gym_id import ATARI
+from rlx.collector.environment.gym_env import ATARI
 from scripts.bench import timing
 
 _ENVS = 4

@@ -13,8 +13,7 @@ from pathlib import Path
 from rlx.formats.common.record_files import records
 from rlx.formats.common.tf_example import parse_example
 from rlx.formats.rl_unplugged import shard_file
-from rlx.formats.rl_unplugged.frames import decode_frames
-from rlx.formats.rl_unplugged.reader import RLUnplugged
+from rlx.formats.rl_unplugged.reader import RLUnplugged, decode_frames
 from scripts.make_sample import Emulator
 from scripts.rlu_writer import tf_example, write_shard
 

@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rlx.collector.environment.gym_env import GymEnv, open_environment
-from rlx.collector.environment.gym_id import ENVPOOL_ATARI
+from rlx.collector.environment.gym_env import ENVPOOL_ATARI, GymEnv, open_environment
 from rlx.collector.environment.space import RandomPolicy
 from rlx.collector.policy.protocol import FunctionPolicy
 from rlx.collector.rollout.loop import Rollout

@@ -15,8 +15,14 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import AtariPreprocessing
 
 from rlx.collector.collector import Collector
-from rlx.collector.environment.gym_env import GymEnv, ParallelEnv, SerialEnv, open_environment, with_options
-from rlx.collector.environment.gym_id import emulator_seeds
+from rlx.collector.environment.gym_env import (
+    GymEnv,
+    ParallelEnv,
+    SerialEnv,
+    emulator_seeds,
+    open_environment,
+    with_options,
+)
 from rlx.collector.environment.space import RandomPolicy, schema_of
 from rlx.collector.environment.vector import VectorEnvironment
 from rlx.collector.policy.protocol import FunctionPolicy

@@ -16,7 +16,7 @@ import torch
 from gymnasium import wrappers
 
 from rlx.collector import Collector, GymEnv, MultiCollector, SerialEnv
-from rlx.collector.environment.gym_id import make
+from rlx.collector.environment.gym_env import make
 from rlx.collector.environment.state import HiddenStateError, _generator, _same, restore_state, save_state
 from rlx.engine.local_actors import InlineActors
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlx.collector.worker.shard_thread import ShardThread
+from rlx.collector.worker.shard_worker import ShardThread
 from rlx.errors import SchemaMismatchError
 from rlx.manifest import Manifest
 from rlx.store.codec import DEFAULT

@@ -16,8 +16,7 @@ import pytest
 from rlx.errors import CorruptShardError, SourceError, SourceNotFoundError
 from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.common.rows import table as row_table
-from rlx.formats.lerobot import FORMAT
-from rlx.formats.lerobot import files as lerobot_files
+from rlx.formats.lerobot import FORMAT, reader
 from rlx.formats.lerobot.reader import LeRobot, open_lerobot
 from rlx.schema import Field, Role
 from rlx.testing.source import SourceContract, merge, read
@@ -31,7 +30,7 @@ Change = Callable[[Any], Any]
 class TestLeRobot(SourceContract):
     @pytest.fixture
     def root(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        for module in (lerobot_files, row_table):
+        for module in (reader, row_table):
             monkeypatch.setattr(module, "batch_rows", lambda _: 4)
         monkeypatch.setattr(row_episodes, "block_steps", lambda _: 4)
         return shutil.copytree(GOLDEN, tmp_path / "walks")

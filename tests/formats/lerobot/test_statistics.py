@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlx.formats.lerobot import statistics as running_statistics
-from rlx.formats.lerobot.statistics import QUANTILES, PictureStatistics, VectorStatistics
+from rlx.formats.lerobot import tables
+from rlx.formats.lerobot.tables import QUANTILES, PictureStatistics, VectorStatistics
 
 
 def expected(rows: Any) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def test_vectors(lengths: list[int], mean: float) -> None:
 
 
 def test_a_sample_of_many_vectors_is_every_kth(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running_statistics, "_SAMPLE_BYTES", 8 * 100)
+    monkeypatch.setattr(tables, "_SAMPLE_BYTES", 8 * 100)
     statistics = VectorStatistics(1)
     rows = np.arange(10_007.0)[:, None]
     for piece in np.split(rows, [3, 1000, 1001, 7000]):

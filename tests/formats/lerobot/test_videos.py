@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptShardError, MissingExtraError, SourceError
 from rlx.formats.common.rows import episodes as row_episodes
 from rlx.formats.common.rows import table as row_table
-from rlx.formats.lerobot import files as lerobot_files
+from rlx.formats.lerobot import reader
 from rlx.formats.lerobot.reader import LeRobot, open_lerobot
 from rlx.formats.lerobot.video import UNUSED, Video, check_samples
 from rlx.testing.source import SourceContract, fuzz, merge, read
@@ -37,7 +37,7 @@ class Videos(SourceContract):
 
     @pytest.fixture
     def root(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        for module in (lerobot_files, row_table):
+        for module in (reader, row_table):
             monkeypatch.setattr(module, "batch_rows", lambda _: 4)
         monkeypatch.setattr(row_episodes, "block_steps", lambda _: 4)
         return shutil.copytree(GOLDEN / self.version, tmp_path / "filmed")

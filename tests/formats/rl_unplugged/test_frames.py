@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rlx.formats.common.source import MalformedError
-from rlx.formats.rl_unplugged.frames import decode_frames
+from rlx.formats.rl_unplugged.reader import decode_frames
 
 
 def pictures(count: int) -> NDArray[np.uint8]:

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from rlx.errors import CorruptShardError, SourceNotFoundError
 from rlx.formats.common.source import MAX_BLOCK_STEPS, Layout, SkimmedSource
 from rlx.formats.rl_unplugged import GAMES, GAMES_MISSING, num_shards, reader, shard_file
-from rlx.formats.rl_unplugged.frames import decode_frames
-from rlx.formats.rl_unplugged.reader import RLUnplugged, RLUnpluggedLayout, find_runs
+from rlx.formats.rl_unplugged.reader import RLUnplugged, RLUnpluggedLayout, decode_frames, find_runs
 from rlx.store.codec import DEFAULT
 from rlx.store.dictionary import REFERENCE_ROWS, SAMPLES, reference_frames
 from rlx.store.writer import ShardFormat, train_dictionaries
