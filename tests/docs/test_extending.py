@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlx.testing.factories import make_block, write_dataset
-from tests.docs.pages import ROOT
+from tests.docs.pages import ROOT, blocks
 
 EXAMPLE = ROOT / "docs/examples/rlx-example"
 
@@ -56,6 +56,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = subprocess.run([*install, *how], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
     return target
+
+
+def test_the_page_shows_the_example() -> None:
+    files = [file.read_text() for file in [*sorted(EXAMPLE.rglob("*.py")), EXAMPLE / "pyproject.toml"]]
+    known = {line.partition("  # noqa")[0].strip() for text in files for line in text.splitlines()}
+    shown = [block.code for block in blocks(ROOT / "docs/extending.md") if block.is_code and block.reason is None]
+    assert len(shown) == 4
+    assert [line for code in shown for line in code.splitlines() if line.strip() not in known] == []
 
 
 def test_its_tests_pass(installed: Path) -> None:

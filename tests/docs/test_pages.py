@@ -14,6 +14,7 @@ _PLAIN = tuple(
 _BY_OTHERS = {
     "CONTRIBUTING.md": "test_contributing.py",
     "README.md": "test_readme.py",
+    "docs/extending.md": "test_extending.py",
     "docs/format.md": "test_format.py",
     "docs/formats.md": "test_formats.py",
     "docs/migrating.md": "test_migrating.py",
