@@ -149,6 +149,8 @@ def _shard_problems(
             found = None if problem is None else Problem(record.name, name, problem)
         except OSError as exc:
             found = _unreadable(record.name, name, exc)
+        except FileAccessError as exc:  # the disk failed while it was read
+            found = Problem(record.name, name, str(exc), Kind.UNREADABLE)
         progress.advance("bytes", record.files[name].bytes)
         return found
 

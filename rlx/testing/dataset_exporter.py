@@ -32,10 +32,10 @@ from rlx.progress import Silent
 from rlx.schema import TEXT, Field, Role, Schema
 from rlx.store.dataset import Dataset
 from rlx.testing.exporter import contents
+from rlx.testing.factories import cut, write_dataset
 from rlx.testing.source import Trajectory, read
 from rlx.verbs.export import ExportReport, SelectedShards, export
 from rlx.verbs.inputs import open_source
-from tests.factories import cut, write_dataset
 
 Arrays = dict[str, NDArray[Any]]
 _FLAGS = {name: Field("bool", (), Role.NEXT) for name in ("terminated", "truncated")}

@@ -14,10 +14,10 @@ from rlx.block import Block
 from rlx.errors import ExportError
 from rlx.progress import Silent
 from rlx.schema import FLAGS, Schema
+from rlx.testing.factories import write_dataset
 from rlx.testing.source import Trajectory, read
 from rlx.verbs.export import export
 from rlx.verbs.inputs import open_source
-from tests.factories import write_dataset
 
 # Name of the file or directory, for formats that mind it.
 DESTINATIONS = {"minari": "out-v0", "dopamine": "out/1", "rlds": "out/1.0.0"}

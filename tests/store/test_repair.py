@@ -116,7 +116,7 @@ def test_a_disk_that_fails_is_no_damage(number: int, path: Path, monkeypatch: py
     failing, plain = path / Dataset(path).shard_files(1)[2], os.open
 
     def fail(opened: Any, *arguments: Any, **options: Any) -> int:
-        if opened == str(failing):
+        if os.fspath(opened) == str(failing):
             raise OSError(number, os.strerror(number), opened)
         return plain(opened, *arguments, **options)
 
