@@ -145,7 +145,7 @@ for file in sorted(base.rglob("*.py")):
     except rlx.errors.MissingExtraError as exc:
         needy.append(name)
         assert "which is not installed" in str(exc) and exc.hint.startswith("pip install 'rlx-core["), (name, exc)
-assert {"rlx.verbs.sample", "rlx.collector.collector", "rlx.datasets.minari", "rlx.integrations.lerobot"} <= {*needy}
+assert {"rlx.verbs.sampling", "rlx.collector.collector", "rlx.datasets.minari", "rlx.integrations.lerobot"} <= {*needy}
 assert find_spec("torch") is None
 print(rlx.__version__)
 """
