@@ -67,12 +67,16 @@ def rows_of(index: Any, storage: Storage) -> Rows:
 
     Args:
         index: rows, or a slice of the rows of every lane; negative ones count from the end. A tuple indexes the
-            [*lanes, n] rows that ``:`` means, as numpy does: ``(lane, slice(t, u))``.
+            [*lanes, n] rows that ``:`` means, as numpy does: ``(lane, slice(t, u))``. Between gaps, a slice is one of
+            the stored rows in order, and there are no tuples.
     """
     size, lanes = storage.max_size // storage.lanes, storage.lanes
-    if storage.has_gaps:
-        return _rows_between_gaps(index, storage)
+    has_gaps = storage.has_gaps
     filled = len(storage) // lanes
+    if isinstance(index, slice) and has_gaps:
+        return np.sort(storage.row_at(np.arange(len(storage))))[index]
+    if isinstance(index, tuple) and has_gaps:
+        raise IndexError(f"rows {index}: expected a slice or rows, as the lanes have different numbers of steps")
     if isinstance(index, slice):
         rows = np.arange(lanes)[:, None] * size + np.arange(*index.indices(filled))
         return rows.reshape(*storage.lane_shape, rows.shape[-1])
@@ -81,25 +85,10 @@ def rows_of(index: Any, storage: Storage) -> Rows:
         first = np.arange(lanes).reshape(*storage.lane_shape, 1) * size
         # Indexing views that repeat the few distinct numbers makes no array of all rows.
         return np.asarray(np.broadcast_to(first, shape)[index] + np.broadcast_to(np.arange(filled), shape)[index])
-    length = filled if lanes == 1 else size * lanes
+    length = filled if lanes == 1 and not has_gaps else size * lanes
     if hasattr(index, "__index__") and not getattr(index, "ndim", 0) and not isinstance(index, bool):
         return normalize([operator.index(index)], length).reshape(())
     return normalize(index, length)
-
-
-def _rows_between_gaps(index: Any, storage: Storage) -> Rows:
-    """Return the rows that an index means where others than the first of every lane are stored.
-
-    A slice is one of the stored rows, in order; numbers are rows.
-    """
-    if isinstance(index, slice):
-        return np.sort(storage.row_at(np.arange(len(storage))))[index]
-    if isinstance(index, tuple):
-        raise IndexError(f"rows {index}: expected a slice or rows, as the lanes have different numbers of steps")
-    rows = storage.max_size // storage.lanes * storage.lanes
-    if hasattr(index, "__index__") and not getattr(index, "ndim", 0) and not isinstance(index, bool):
-        return normalize([operator.index(index)], rows).reshape(())
-    return normalize(index, rows)
 
 
 def steps_at(index: Any, storage: Storage, keys: Keys | None = None) -> TensorDictBase:
