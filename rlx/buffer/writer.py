@@ -105,7 +105,8 @@ class WholeEpisodeWriter(RoundRobinWriter):
         *lanes, count = steps.batch_size[: storage.ndim]
         size = max(1, storage.max_size // max(1, math.prod(lanes)))
         rows, dropped = [], []
-        # No more than a lane holds at once: what is overwritten unseen could be a part of anything.
+        # At most as many steps at once as a lane holds: steps that are overwritten before they are indexed may be part
+        # of any episode.
         for start in range(0, max(1, count), size):
             rows.append(super().extend(storage, steps[(*before, slice(start, start + size))]))
             if len(storage):

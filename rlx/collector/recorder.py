@@ -56,7 +56,7 @@ class _Running:
     next: list[Arrays] = field(default_factory=list)
 
 
-# Of what a dataset may hold, a shard has at most one part in so many: it is dropped at once.
+# A shard has at most this fraction, one in ten, of ``max_steps``: shards are dropped whole.
 _SHARDS_OF_MAX = 10
 # Recorders that are not closed yet.
 _OPEN: set[Recorder] = set()
@@ -409,7 +409,7 @@ class Recorder:
         return journal.path
 
     def _make_room(self, steps: int) -> None:
-        """Drop the oldest shards, so that so many steps more are at most ``max_steps``."""
+        """Drop the oldest shards, so that the dataset has at most ``max_steps`` after this many more."""
         if self._max_steps is None:
             return
         held = sum(count for _, count, _ in self._shards) + (self._journal.steps if self._journal else 0)

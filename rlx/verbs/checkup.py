@@ -141,7 +141,7 @@ def fix(path: str, checkup: Checkup, destination: Path, options: Options, progre
     """Write a copy of a dataset without the trajectories that the findings exclude.
 
     Args:
-        checkup: what was found in all of it.
+        checkup: the findings in the whole dataset.
     """
     dataset = Dataset(path)
     if checkup.trajectories != len(dataset.trajectories):
