@@ -216,7 +216,7 @@ class ObservationMoments:
         # Every trajectory that ends in the block has a final observation.
         begun = np.arange(block.steps) + np.repeat(np.arange(len(block.lengths)), block.lengths)
         seen = rows[begun[first :: self._every]]
-        if not len(seen):
+        if not seen.size:  # no steps, or rows of shape [0]
             return
         if self._is_exact and seen.dtype.kind in "iub" and seen.dtype.itemsize <= 2:
             parts = [seen] if self._axis is None else np.moveaxis(seen, self._axis + 1, 0)

@@ -10,8 +10,8 @@ import time
 import zipfile
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +24,7 @@ from rlx.errors import CorruptShardError, DatasetExistsError, ExportError, RlxEr
 from rlx.files.atomic import whole
 from rlx.files.disk import is_there, opened_file
 from rlx.formats.common import parquet_file
-from rlx.formats.common.exporter import DatasetExporter, Experience, pieces
+from rlx.formats.common.exporter import DatasetExporter, Experience, empty_fields, pieces
 from rlx.formats.common.fields import not_taken
 from rlx.formats.common.hdf5 import file as hdf5_file
 from rlx.formats.common.names import names_in_file, renamed_block, renamed_schema
@@ -33,7 +33,7 @@ from rlx.formats.common.skipping import LeftOut, skipping
 from rlx.formats.common.source import Source
 from rlx.formats.registry import formats, writable
 from rlx.progress import Progress
-from rlx.schema import Schema, is_action
+from rlx.schema import Field, Schema, is_action
 from rlx.store.trajectories import COLUMNS, Trajectories
 from rlx.verbs.ingest import chosen_shards
 from rlx.verbs.inputs import StoredDataset, open_source
@@ -126,7 +126,9 @@ def export(
         numbers = chosen_shards(opened, shards)
         exporter = exporter or formats()[format].datasets
         made_of = fingerprint(opened, root, numbers, exporter, skips=skips)
-        experience = SelectedShards(opened, numbers, made_of, names_in_file(opened.schema, exporter.taken))
+        empty = empty_fields(opened.schema) if getattr(exporter, "notes_empty", False) else {}
+        names = names_in_file(_without(opened.schema, empty), exporter.taken)
+        experience = SelectedShards(opened, numbers, made_of, names, empty)
         if skips:
             count = len(experience.trajectories)  # reads all steps, and so knows what is left out
             experience.notes = {**experience.notes, **LeftOut.of(left).note()}
@@ -164,6 +166,7 @@ class SelectedShards:
     Args:
         fingerprint: fingerprint of the export; None if unknown.
         names: other names of some fields.
+        empty: the fields that are left out, of shape [0], because a note of them is enough.
     """
 
     def __init__(
@@ -172,11 +175,12 @@ class SelectedShards:
         shards: Sequence[int],
         fingerprint: str | None = None,
         names: Mapping[str, str] = MappingProxyType({}),
+        empty: Mapping[str, Field] = MappingProxyType({}),
     ) -> None:
         self._source = source
         self._shards = shards
         self.id, self.notes, self.fingerprint, self.names = source.id, source.notes, fingerprint, names
-        self.schema = renamed_schema(source.schema, names)
+        self.schema, self.empty = renamed_schema(_without(source.schema, empty), names), empty
 
     @cached_property
     def trajectories(self) -> Trajectories:
@@ -189,7 +193,15 @@ class SelectedShards:
         """Yield all steps."""
         for shard in self._shards:
             for block in self._source.blocks(shard, Counter()):
-                yield renamed_block(block, self.names)
+                yield renamed_block(self._written(block), self.names)
+
+    def _written(self, block: Block) -> Block:
+        data = {name: rows for name, rows in block.data.items() if name not in self.empty}
+        return replace(block, data=data) if self.empty else block
+
+
+def _without(schema: Schema, names: Collection[str]) -> Schema:
+    return Schema({name: field for name, field in schema.fields.items() if name not in names})
 
 
 def survey(blocks: Iterable[Block], schema: Schema) -> Trajectories:

@@ -8,15 +8,29 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlx import convert
 from rlx.block import Block
+from rlx.errors import ExportError
 from rlx.formats.registry import writable
+from rlx.progress import Silent
 from rlx.schema import FLAGS, TEXT, Field, Role, Schema
+from rlx.store.dataset import Dataset
 from rlx.testing.dataset_exporter import random_block
-from rlx.testing.round_trip import check_there_and_back
+from rlx.testing.factories import write_dataset
+from rlx.testing.round_trip import DESTINATIONS, check_there_and_back
+from rlx.testing.source import read
+from rlx.verbs.export import export
+from rlx.verbs.inputs import open_source
 
 _VECTOR = Field("float32", (3,), Role.OBSERVATION)
 _BOX, _DISCRETE = Field("float32", (2,), Role.STEP), Field("int64", (), Role.STEP, {"type": "Discrete", "n": 6})
 _REWARD = Field("float32", (), Role.NEXT)
+_EMPTY: dict[str, Any] = {
+    "none": Field("float32", (0,), Role.STEP),
+    "later": Field("int64", (2, 0, 3), Role.NEXT),
+    "seen": Field("uint8", (0,), Role.OBSERVATION),
+    "info/none": Field("float64", (0, 4), Role.NEXT),
+}
 Kind = Callable[[Field], tuple[Schema, Block]]
 
 
@@ -102,7 +116,7 @@ KINDS: Mapping[str, Kind] = {
         )
     ),
     "texts": of(task=Field(TEXT, (), Role.STEP), said=Field(TEXT, (2,), Role.NEXT)),
-    "fields without values": of(none=Field("float32", (0,), Role.STEP)),
+    "fields without values": of(**_EMPTY),
     "actions of another dtype": of(action=Field("uint8", (), Role.STEP)),
 }
 
@@ -116,3 +130,41 @@ def test_how_many_kinds_there_are() -> None:
 def test_there_and_back(kind: str, format: str, tmp_path: Path) -> None:
     schema, block = KINDS[kind](_DISCRETE if format == "dopamine" else _BOX)
     check_there_and_back(schema, block, format, tmp_path)
+
+
+@pytest.mark.parametrize("format", writable("datasets"))
+def test_fields_without_values_come_back_from_every_format(format: str, tmp_path: Path) -> None:
+    schema, block = of(**_EMPTY)(_DISCRETE if format == "dopamine" else _BOX)
+    path = tmp_path / "there" / DESTINATIONS.get(format, "out")
+    dataset = write_dataset(tmp_path / "data", [[block]], schema=schema)
+    said = " ".join(export(dataset.path, path, format, progress=Silent()).losses)
+    source, _ = open_source(path, None)
+    for name, field in _EMPTY.items():
+        found = source.schema[name]
+        assert (found.dtype, found.shape) == (field.dtype, field.shape)
+        assert found.role == field.role or f"the last {name}" in said
+    assert source.notes.get("fields_without_values") is None
+    assert sum(one.steps for shard in source.shards() for one in read(source, shard)) >= 7
+    again = convert(path, tmp_path / "again", progress=Silent())
+    assert set(_EMPTY) <= set(Dataset(again.dataset).schema)
+
+
+@pytest.mark.parametrize("format", writable("datasets"))
+@pytest.mark.parametrize("name", ["observation", "action"])
+def test_the_only_observation_or_action_without_values_comes_back_or_is_refused(
+    name: str, format: str, tmp_path: Path
+) -> None:
+    empty = Field("float32", (0,), Role.OBSERVATION if name == "observation" else Role.STEP)
+    action = empty if name == "action" else _DISCRETE if format == "dopamine" else _BOX
+    observation: dict[str, Any] = {name: empty} if name == "observation" else {}
+    schema, block = of(**observation)(action)
+    path = tmp_path / "there" / DESTINATIONS.get(format, "out")
+    dataset = write_dataset(tmp_path / "data", [[block]], schema=schema)
+    try:
+        export(dataset.path, path, format, progress=Silent())
+    except ExportError as exc:
+        assert name in str(exc)  # noqa: PT017
+        assert "[0]" in str(exc)  # noqa: PT017
+        assert not path.parent.exists()
+    else:
+        assert open_source(path, None)[0].schema[name].shape == (0,)

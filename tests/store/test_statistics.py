@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from rlx.block import Block
 from rlx.errors import CorruptDatasetError
 from rlx.manifest_values import check_statistics
-from rlx.schema import Field, Role
+from rlx.schema import FLAGS, Field, Role, Schema
 from rlx.store.statistics import (
     MAX_DIMENSIONS,
     SAMPLED_EVERY,
@@ -24,6 +25,8 @@ from rlx.store.statistics import (
     merge_statistics,
     parted_axis,
 )
+from rlx.testing.dataset_exporter import random_block
+from rlx.testing.factories import write_dataset
 
 SHAPES: list[tuple[int, ...]] = [(), (1,), (3,), (2, 2), (5, 4, 3), (3, 5, 4), (5, 5, 5), (600,)]
 
@@ -88,6 +91,15 @@ def test_their_number_is_bounded() -> None:
     assert parted_axis((84, 84, 4)) == 2
     assert parted_axis((84, 84, 5)) is None
     assert parted_axis((0,)) is None
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_observations_of_shape_0(dtype: str, tmp_path: Path) -> None:
+    empty = Field(dtype, (0,), Role.OBSERVATION)
+    chosen = Schema({"observation": empty, "reward": Field("float32", (), Role.NEXT), **FLAGS})
+    dataset = write_dataset(tmp_path / "data", [[random_block(chosen)]], schema=chosen)
+    assert dataset[:]["observation"].shape == (len(dataset), 0)
+    assert dataset.manifest.shards[0].statistics["observation"] == {"count": 0}
 
 
 def test_a_part_without_numbers() -> None:

@@ -12,7 +12,7 @@ from rlx.block import Block
 from rlx.errors import ExportError
 from rlx.formats.common.source import Described
 from rlx.progress import Progress
-from rlx.schema import Role, Schema, is_action
+from rlx.schema import Field, Role, Schema, is_action
 from rlx.store.trajectories import Trajectories
 
 _MAX_SMALL_BYTES = 2**20
@@ -24,6 +24,10 @@ class Experience(Described, Protocol):
     @property
     def names(self) -> Mapping[str, str]:
         """The name here of every field whose own name the format cannot use for it; see ``names.names_in_file``."""
+
+    @property
+    def empty(self) -> Mapping[str, Field]:
+        """The fields of shape [0], by name, that the file only notes; ``schema`` lacks them. See ``empty_fields``."""
 
     @property
     def fingerprint(self) -> str | None:
@@ -42,6 +46,9 @@ class DatasetExporter(Protocol):
 
     Memory depends on the size of a block, not on that of a trajectory, a shard or the dataset. The same experience
     gives the same bytes.
+
+    An exporter whose format has at least one value in every row of a column sets ``notes_empty = True``: fields of
+    shape [0] then stand in the provenance alone.
     """
 
     @property
@@ -182,13 +189,30 @@ def check_single(holder: str, kind: str, names: Sequence[str], schema: Schema) -
         raise ExportError(f"{holder} holds {kind}s of numbers, found text in {names[0]}", hint="`to` npz holds text")
 
 
+def empty_fields(schema: Schema) -> dict[str, Field]:
+    """Return the fields of shape [0] that a file need not have, because a note of them says everything.
+
+    If all observations are empty, or all actions, none of these is among them: without any, no reader finds steps.
+
+    Example:
+        >>> schema = Schema.of(observation=("uint8", (84, 84)), action=("float32", (0,)))
+        >>> list(empty_fields(schema)), list(empty_fields(Schema({**schema.fields, "none": schema["action"]})))
+        ([], ['none'])
+    """
+    empty = {name: field for name, field in schema.fields.items() if 0 in field.shape}
+    for names in (schema.names(Role.OBSERVATION), [name for name in schema if is_action(name)]):
+        if all(name in empty for name in names):
+            empty = {name: field for name, field in empty.items() if name not in names}
+    return empty
+
+
 def check_values(title: str, schema: Schema) -> None:
     """Raise ExportError if the rows of a field are empty, as with shape [0]."""
     if empty := [name for name, field in schema.fields.items() if 0 in field.shape]:
         found = ", ".join(f"{name} {list(schema[name].shape)}" for name in empty)
         raise ExportError(
-            f"{title} holds fields of at least one value, found {found}",
-            hint=f"rlx preprocess SRC DST --transform exclude:keys={'+'.join(empty)}",
+            f"{title} holds observations and actions of at least one value, found {found}",
+            hint="`to` npz or minari holds them",
         )
 
 

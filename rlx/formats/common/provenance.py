@@ -22,7 +22,7 @@ from rlx.formats.common.rows.episodes import COUNTED, EARLY_FLAGS
 from rlx.formats.common.skipping import NOTE as EPISODES_LEFT_OUT
 from rlx.formats.common.source import Source
 from rlx.manifest_values import check_json
-from rlx.schema import Field, Schema
+from rlx.schema import Field, Role, Schema
 
 # Name of the provenance: attribute of an HDF5 file, or key in JSON.
 KEY = "rlx"
@@ -31,10 +31,12 @@ FILE_NAME = "provenance.json"
 # Keys in the notes of a source, never in those of a dataset: the fields that rlx wrote, and the own name of each that
 # has another one in the file.
 SCHEMA, NAMES = "schema", "names_in_file"
+# Likewise: the fields of shape [0] that the file only notes.
+EMPTY = "fields_without_values"
 _MAX_BYTES = 2**24
 # Notes on how another file was read.
 _OF_READING = frozenset(
-    {"left_out", "left_out_not_numbers", NOT_TAKEN, *COUNTED, EARLY_FLAGS, EPISODES_LEFT_OUT, SCHEMA, NAMES}
+    {"left_out", "left_out_not_numbers", NOT_TAKEN, *COUNTED, EARLY_FLAGS, EPISODES_LEFT_OUT, SCHEMA, NAMES, EMPTY}
 )
 
 
@@ -47,6 +49,7 @@ def provenance(experience: Experience, losses: Sequence[str]) -> Mapping[str, An
         "losses": list(losses),
         SCHEMA: experience.schema.to_json(),
         NAMES: {written: name for name, written in experience.names.items()},
+        **({EMPTY: {name: field.to_json() for name, field in experience.empty.items()}} if experience.empty else {}),
         "fingerprint": experience.fingerprint,
     }
 
@@ -60,8 +63,8 @@ def save_provenance(
 
 
 def read_notes(said: Any) -> Mapping[str, Any]:
-    """Return the notes of the data, with losses under ``lost``, and what the file has under ``schema`` and
-    ``names_in_file``.
+    """Return the notes of the data, with losses under ``lost``, and what the file has under ``schema``,
+    ``names_in_file`` and ``fields_without_values``.
 
     Empty if the provenance is missing or malformed. Notes on how an earlier file was read are left out.
 
@@ -77,7 +80,7 @@ def read_notes(said: Any) -> Mapping[str, Any]:
     try:
         parsed = json.loads(said) if isinstance(said, str | bytes) else said
         notes, losses = parsed["notes"], parsed["losses"]
-        noted = {key: parsed[key] for key in (SCHEMA, NAMES) if isinstance(parsed.get(key), dict)}
+        noted = {key: parsed[key] for key in (SCHEMA, NAMES, EMPTY) if isinstance(parsed.get(key), dict)}
         check_json([notes, losses, noted], KEY)
     except (ValueError, TypeError, KeyError, RecursionError):
         return {}
@@ -98,11 +101,12 @@ def read_notes_beside(directory: Path) -> Mapping[str, Any]:
         return {}
 
 
-def noted_fields(notes: Mapping[str, Any]) -> dict[str, Field]:
+def noted_fields(notes: Mapping[str, Any], key: str = SCHEMA) -> dict[str, Field]:
     """Return the fields that rlx wrote into a file, by name; skips malformed descriptions.
 
     Args:
         notes: result of ``read_notes``.
+        key: of the notes.
 
     Example:
         >>> field = {"dtype": "float32", "shape": [2], "role": "step"}
@@ -110,7 +114,7 @@ def noted_fields(notes: Mapping[str, Any]) -> dict[str, Field]:
         ['params/loc']
     """
     found = {}
-    for name, described in notes.get(SCHEMA, {}).items():
+    for name, described in notes.get(key, {}).items():
         with suppress(RlxError, LookupError, TypeError, ValueError, AttributeError):
             found[name] = Field.from_json(described)
     return found
@@ -126,16 +130,18 @@ class LocalRun(Source, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NotedRun:
-    """A run whose fields have the spaces and names that its file notes.
+    """A run whose fields have the spaces and names that its file notes, with the fields that it only notes.
 
     Args:
         names: own name of every field that has another in the file.
+        empty: the fields of shape [0] that only the notes have.
     """
 
     run: LocalRun
     schema: Schema
     notes: Mapping[str, Any]
     names: Mapping[str, str]
+    empty: Mapping[str, Field]
 
     @property
     def root(self) -> Path:
@@ -157,12 +163,24 @@ class NotedRun:
 
     def blocks(self, shard: int, dropped: Counter[str]) -> Iterator[Block]:
         """Yield the blocks of the run."""
-        return (renamed_block(block, self.names) for block in self.run.blocks(shard, dropped))
+        return (self._noted(block) for block in self.run.blocks(shard, dropped))
+
+    def _noted(self, block: Block) -> Block:
+        renamed = renamed_block(block, self.names)
+        if not self.empty:
+            return renamed
+        rows = {Role.OBSERVATION: block.steps + block.closed}
+        added = {name: field.zeros(rows.get(field.role, block.steps)) for name, field in self.empty.items()}
+        return replace(renamed, data={**renamed.data, **added})
 
 
 def as_noted(run: LocalRun) -> LocalRun:
-    """Return the run with the spaces and names that its file notes, spaces for fields unchanged since then."""
-    if SCHEMA not in run.notes and NAMES not in run.notes:
+    """Return the run with the spaces, names and empty fields that its file notes.
+
+    Spaces are for fields unchanged since then.
+    """
+    keys = (SCHEMA, NAMES, EMPTY)
+    if not any(key in run.notes for key in keys):
         return run
     noted = noted_fields(run.notes)
     spaced = Schema({name: _with_space(field, noted.get(name, field)) for name, field in run.schema.fields.items()})
@@ -173,7 +191,13 @@ def as_noted(run: LocalRun) -> LocalRun:
         schema = spaced
     if len(schema) < len(spaced) or schema is spaced:
         schema, names = spaced, {}
-    return NotedRun(run, schema, {name: note for name, note in run.notes.items() if name not in (SCHEMA, NAMES)}, names)
+    empty = {name: field for name, field in noted_fields(run.notes, EMPTY).items() if 0 in field.shape}
+    empty = {name: field for name, field in empty.items() if name not in schema}
+    try:
+        schema = Schema({**schema.fields, **empty})
+    except SchemaMismatchError:
+        empty = {}
+    return NotedRun(run, schema, {name: note for name, note in run.notes.items() if name not in keys}, names, empty)
 
 
 def _with_space(field: Field, noted: Field) -> Field:

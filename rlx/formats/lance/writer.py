@@ -27,6 +27,7 @@ class LanceExporter:
     """
 
     title = "Lance"
+    notes_empty = True
 
     def taken(self, schema: Schema) -> Collection[str]:  # noqa: ARG002  (whatever it is)
         """Return an empty list: any name can be used."""

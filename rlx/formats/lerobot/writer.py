@@ -52,6 +52,7 @@ class LeRobotExporter:
     """Exporter to ``data`` and ``meta``; readers find the dataset by ``meta/info.json``."""
 
     title = "LeRobot"
+    notes_empty = True
 
     def taken(self, schema: Schema) -> Collection[str]:
         """Return the fields whose feature would have the name of another, or of a column of LeRobot's."""

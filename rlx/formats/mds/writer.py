@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlx.errors import ExportError
-from rlx.formats.common.exporter import Experience, Piece, common_losses, left_out, small_pieces
+from rlx.formats.common.exporter import Experience, Piece, check_values, common_losses, left_out, small_pieces
 from rlx.formats.common.fields import missing_field
 from rlx.formats.common.pictures import Arranged, as_pictures, encode
 from rlx.formats.common.provenance import FILE_NAME, save_provenance
@@ -31,6 +31,7 @@ class MdsExporter:
     """Exporter of every field; samples are shuffled, so each has the observation after its step too."""
 
     title = "MDS"
+    notes_empty = True
 
     def taken(self, schema: Schema) -> Collection[str]:  # noqa: ARG002  (whatever it is)
         """Return an empty list: any name can be used."""
@@ -39,6 +40,7 @@ class MdsExporter:
     def losses(self, experience: Experience) -> Sequence[str]:
         """Return lost marks of unrecorded final observations, fields, and shapes of pictures."""
         schema = experience.schema
+        check_values(self.title, schema)
         columns = _columns(schema)
         held = {name: schema[name] for name, path in ted_paths(schema).items() if path in columns}
         if (missing := missing_field(held)) is not None:
@@ -159,7 +161,7 @@ def _columns(schema: Schema) -> dict[str, Encoding]:
     columns = {path: encoding_of(field, is_picture=False) for path, field in _LOCATIONS.items()}
     for name, path in ted_paths(schema).items():
         field = schema[name]
-        if path in _LOCATIONS or (field.is_text and field.shape) or 0 in field.shape:
+        if path in _LOCATIONS or (field.is_text and field.shape):
             continue
         columns[path] = encoding_of(field, is_picture=_picture(field) is not None)
         if field.role == Role.OBSERVATION:

@@ -32,6 +32,7 @@ class ParquetDatasetExporter:
     """
 
     title = "Parquet"
+    notes_empty = True
     _cuts_episodes = False
 
     def taken(self, schema: Schema) -> Collection[str]:  # noqa: ARG002  (whatever it is)

@@ -49,6 +49,7 @@ class RLDSExporter:
     """
 
     title = "RLDS"
+    notes_empty = True
 
     def taken(self, schema: Schema) -> Collection[str]:
         """Return the fields with a name that RLDS defines for a step."""

@@ -1,12 +1,13 @@
 """Spaces that a file tells of are those of its fields, or none: it may tell of anything."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rlx.formats.common.provenance import SCHEMA, NotedRun, as_noted
+from rlx.formats.common.provenance import EMPTY, SCHEMA, NotedRun, as_noted
 from rlx.formats.npz.reader import Npz, open_npz
 
 SIX = {"type": "Discrete", "n": 6}
@@ -39,6 +40,24 @@ def test_spaces_are_those_of_the_fields(run: Npz) -> None:
     assert {name: spaced.schema[name].space for name in spaced.schema if spaced.schema[name].space} == {"action": SIX}
     assert spaced.notes == run.notes
     assert (spaced.id, spaced.root, spaced.shards(), spaced.files(0)) == (run.id, run.root, (0,), run.files(0))
+
+
+def test_fields_that_are_only_noted(run: Npz) -> None:
+    empty = {"dtype": "uint8", "shape": [0], "role": "observation"}
+    told = {
+        "none": empty,
+        "full": ACTION,
+        "action": empty,
+        "bad": {**empty, "dtype": "object"},
+        "worse": 5,
+        "a//b": empty,
+    }
+    for said, added in ((told, set[str]()), ({**told, "a//b": 0}, {"none"})):
+        found = as_noted(Npz(run.root, run.file_name, run.fields, {**run.notes, EMPTY: said}, run.episodes, run.finals))
+        assert set(found.schema) - set(run.schema) == added
+        for block in found.blocks(0, Counter()):
+            block.check(found.schema)
+        assert found.notes == run.notes
 
 
 @pytest.mark.parametrize(
