@@ -35,7 +35,7 @@ settings.register_profile("quick", deadline=None, max_examples=50)
 settings.register_profile("soak", deadline=None, max_examples=2000)
 settings.load_profile("quick")
 # Fixtures that are costly to set up: with ``--dist loadgroup`` one worker runs all their tests.
-GROUPED = {"two_workers_of_ray": "ray"}
+GROUPED = {"two_workers_of_ray": "ray", "preloaded": "faults"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,12 +37,6 @@ CODES = {
 SOME = ("collect", "push", "export torchrl", "checkpoint", "dumps", "loads")
 
 
-@pytest.fixture(scope="module")
-def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Preloaded]:
-    with Preloaded(tmp_path_factory.mktemp("faults")) as found:
-        yield found
-
-
 def faults(calls: list[str], dice: random.Random, rounds: int) -> Iterator[Fault]:
     """Faults of each kind of call: a single one, and one that does not go away."""
     for call, count in Counter(calls).items():

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import rlx
+from rlx.collector.environment.gym_env import GymEnv
 from tests.verbs.datasets import ROOT
 
 _WORK = """
@@ -45,15 +47,19 @@ def _may_mount() -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return rlx.collect(GymEnv("CartPole-v1"), steps=50, output=tmp_path_factory.mktemp("inodes") / "data").dataset
+
+
 @pytest.mark.skipif(not _may_mount(), reason="no user namespaces, or no mounting in them")
 @pytest.mark.parametrize("inodes", [5, 20])
-def test_no_inode_is_left(inodes: int, tmp_path: Path) -> None:
+@pytest.mark.xdist_group("inodes")
+def test_no_inode_is_left(inodes: int, data: Path, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
-    write = f"import rlx; rlx.collect('CartPole-v1', steps=50, output={str(tmp_path / 'data')!r})"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RLX_HOME": str(tmp_path / "home")}
-    subprocess.run([sys.executable, "-c", write], env=environment, check=True, capture_output=True)
     mount = f'mount -t tmpfs -o nr_inodes={inodes},size=64m none "$2" && exec "$0" -c "$3" "$1" "$2"'
-    paths = [str(tmp_path / "data"), str(tmp_path / "full")]
+    paths = [str(data), str(tmp_path / "full")]
     command = ["unshare", "-rm", "sh", "-c", mount, sys.executable, *paths, _WORK]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -5,7 +5,7 @@
 
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -64,12 +64,6 @@ CHECKS: Mapping[str, tuple[str, Check]] = MappingProxyType(
 )
 # Not Lance, whose library renames its own files by system calls that no library sees.
 EXPORTS = {f"export {name}": out for name, (_, out) in FORMATS.items() if name != "lance"}
-
-
-@pytest.fixture(scope="module")
-def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Preloaded]:
-    with Preloaded(tmp_path_factory.mktemp("power")) as found:
-        yield found
 
 
 def cut(preloaded: Preloaded, work: str, moments: int, seed: str) -> int:
