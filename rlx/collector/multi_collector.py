@@ -22,7 +22,7 @@ from rlx.collector.worker.step_pool import PolicyFactory, WorkerConfig
 from rlx.engine.actor import Actors
 from rlx.engine.engines import cores
 from rlx.engine.local_actors import LocalActors
-from rlx.engine.ray_actors import RayActors
+from rlx.engine.ray_engine import RayActors
 from rlx.errors import CollectError
 from rlx.numbers import check_flag, check_real, check_whole
 

@@ -252,7 +252,7 @@ def _actors(collection: "Collection", options: Options) -> "Actors":
     A single one without a step timeout is in this process if its environment or policy is an object, not a name.
     """
     from rlx.engine.local_actors import InlineActors, LocalActors
-    from rlx.engine.ray_actors import RayActors
+    from rlx.engine.ray_engine import RayActors
 
     if options.engine == "ray":
         if collection.step_timeout is not None:

@@ -183,8 +183,7 @@ def split(
         split, given, dataset=os.fspath(check_path("dataset", dataset)), fractions=",".join(map(str, fractions))
     )
     from rlx.home import locate
-    from rlx.verbs.assembly import Assembly, assemble
-    from rlx.verbs.division import By, Division, check_places, divide
+    from rlx.verbs.assembly import Assembly, By, Division, assemble, check_places, divide
     from rlx.verbs.inputs import opened_parent
 
     places = destinations(dataset, len(fractions), part, output)

@@ -11,7 +11,7 @@ import torch
 
 from rlx.buffer import LazyTensorStorage, ReplayBuffer, SliceSampler
 from rlx.collector import DistributedCollector, MultiCollector, RayCollector, RPCCollector, SerialEnv
-from rlx.engine.ray_actors import RayActors
+from rlx.engine.ray_engine import RayActors
 from rlx.errors import CollectError
 from tests.collector.environments import Counter, Tagged, make_failing, one
 from tests.collector.memory import recurrent

@@ -16,8 +16,7 @@ import ray
 
 from rlx.engine import ray_engine
 from rlx.engine.actor import settle
-from rlx.engine.ray_actors import RayActors
-from rlx.engine.ray_engine import RayEngine
+from rlx.engine.ray_engine import RayActors, RayEngine
 from rlx.errors import EngineError, MissingExtraError
 from rlx.progress import Progress, Silent
 from tests.contracts.actor_functions import Adder
@@ -30,7 +29,7 @@ from tests.verbs.datasets import ROOT, wait_until
 SCRIPT = """
 import signal, sys, time
 from pathlib import Path
-from rlx.engine.ray_actors import RayActors
+from rlx.engine.ray_engine import RayActors
 from rlx.engine.ray_engine import RayEngine
 from rlx.progress import Silent
 
@@ -54,7 +53,7 @@ if __name__ == "__main__":
 HEADLESS = """
 import os, subprocess, time
 import rlx.engine.ray_cluster as ray_cluster
-from rlx.engine.ray_actors import RayActors
+from rlx.engine.ray_engine import RayActors
 from rlx.engine.ray_engine import RayEngine
 from rlx.errors import EngineError
 from rlx.progress import Silent

@@ -161,7 +161,7 @@ _IMPORTED = (
     *(f"{one.folder}.reader" for one in readable().values()),
     *(f"{one.folder}.writer" for one in formats().values() if one.writes),
     *(f"rlx.verbs.{module.name}" for module in iter_modules(verbs.__path__)),
-    *("rlx.collector.dataset_collector", "rlx.engine.local_actors", "rlx.engine.ray_actors"),
+    *("rlx.collector.dataset_collector", "rlx.engine.local_actors", "rlx.engine.ray_engine"),
     *(
         "rlx.store.repair",
         "rlx.buffer.run_checkpoint",

@@ -14,9 +14,8 @@ from huggingface_hub.errors import HfHubHTTPError
 from rlx.errors import CorruptShardError, DownloadError, ForbiddenError, SourceError, SourceNotFoundError
 from rlx.files import hub as hub_module
 from rlx.files import hub_api
-from rlx.files.hub import Hub
+from rlx.files.hub import Hub, HubAddress
 from rlx.files.hub_api import asked, repositories
-from rlx.files.hub_files import HubAddress
 from rlx.files.location import Location
 from rlx.files.retry import Cancel, RetryPolicy
 from rlx.files.urls import TAG, organisation_of

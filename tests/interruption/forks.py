@@ -42,7 +42,7 @@ IMPORTED = (
     *("gymnasium", "pydantic", "rich.progress", "rich.table", "rich.text", "rich.console", "h5py", "PIL.Image", "av"),
     *("zarr", "obstore", "obstore.store", "pyarrow", "pyarrow.parquet", "rlx.viewer.files"),
     *("rlx.checks.examination", "rlx.formats.finding", "rlx.formats.common.batches"),
-    *("rlx.collector.dataset_collector", "rlx.engine.local_actors", "rlx.engine.ray_actors"),
+    *("rlx.collector.dataset_collector", "rlx.engine.local_actors", "rlx.engine.ray_engine"),
     *(f"{one.folder}.reader" for one in readable().values()),
     *(f"{one.folder}.writer" for one in formats().values() if one.writes),
     *(f"rlx.verbs.{module.name}" for module in iter_modules(verbs.__path__)),

@@ -14,7 +14,7 @@ from rlx.store.codec import Codec
 from rlx.store.dataset import Dataset
 from rlx.store.verification import verify
 from rlx.testing.source import same
-from rlx.verbs.division import By, Division
+from rlx.verbs.assembly import By, Division
 from rlx.verbs.report import Report
 from tests.factories import LARGE, make_block, write_dataset
 from tests.verbs.datasets import shard_trees, trajectories, tree

@@ -11,7 +11,7 @@ from rlx.buffer.index.ring import Ring
 from rlx.buffer.index.segments import MAX_WAITING
 from rlx.buffer.index.trajectory_index import RingTrajectoryIndex
 from rlx.buffer.protocol import Rows
-from rlx.testing.trajectory_oracle import Oracle, assert_same
+from rlx.testing.storage import Oracle, assert_same
 
 
 def write_at_random(

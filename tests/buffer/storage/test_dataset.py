@@ -14,8 +14,7 @@ from rlx.buffer.replay_buffer import ReplayBuffer
 from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.buffer.tensordict_replay_buffer import PrioritizedReplayBuffer
 from rlx.errors import DatasetNotFoundError, SamplingError, SchemaMismatchError
-from rlx.testing.storage import steps
-from rlx.testing.trajectory_oracle import Oracle, assert_same
+from rlx.testing.storage import Oracle, assert_same, steps
 from tests.factories import LARGE, SMALL, make_block, write_dataset
 
 LENGTHS = [3, 5, 1, 7, 2]
