@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import int64
 
+import rlx
 from rlx.block import single
+from rlx.collector.environment.gym_env import GymEnv
 from rlx.manifest import Manifest
 from rlx.schema import Field, Role, Schema
 from rlx.store.dataset import Dataset
@@ -31,6 +34,11 @@ TEXT = Schema(
     {"observation/state" if name == "observation" else name: field for name, field in SMALL.fields.items()}
     | TEXT_FIELDS
 )
+
+
+def collected(environment: str, path: Path, **options: Any) -> Path:
+    """A dataset of an environment, collected in this process: a worker's process takes a second to start."""
+    return rlx.collect(GymEnv(environment), output=path, **options).dataset
 
 
 def relist(path: Path) -> None:

@@ -13,12 +13,11 @@ import rlx
 from rlx.block import Block
 from rlx.checks.check import Severity
 from rlx.checks.examination import Examination, digests, examine
-from rlx.collector.environment.gym_env import GymEnv
 from rlx.schema import Field, Role, Schema
 from rlx.store.dataset import Dataset
 from rlx.transform.registry import TRANSFORMS
 from rlx.transform.transitions import split
-from tests.factories import SMALL, join, make_block, write_dataset
+from tests.factories import SMALL, collected, join, make_block, write_dataset
 
 GAMES = ("Pong", "MsPacman")
 _VECTORS = Schema.of(observation=("float32", (4,)), action=("int64", ()))
@@ -27,16 +26,11 @@ Mutation = Callable[[Block], Block]
 pytestmark = pytest.mark.xdist_group("mutants")
 
 
-def made(directory: Path, environment: str, steps: int) -> Dataset:
-    """A dataset that is collected in this process, as those of environments that are objects are."""
-    rlx.collect(GymEnv(environment), output=directory / "dataset", steps=steps, seed=3)
-    return Dataset(directory / "dataset")
-
-
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Dataset]:
-    steps = dict.fromkeys((f"ALE/{game}-v5" for game in GAMES), 3000) | dict.fromkeys(VECTORS, 2000)
-    return {name: made(tmp_path_factory.mktemp("good"), name, count) for name, count in steps.items()}
+    sizes = dict.fromkeys((f"ALE/{game}-v5" for game in GAMES), 3000) | dict.fromkeys(VECTORS, 2000)
+    directory = tmp_path_factory.mktemp("good")
+    return {name: Dataset(collected(name, directory / name, steps=steps, seed=3)) for name, steps in sizes.items()}
 
 
 def examined(dataset: Dataset, blocks: Sequence[Block], schema: Schema | None = None) -> Examination:

@@ -17,6 +17,7 @@ from rlx.verbs.arguments import ConvertFormat, SourceFormat
 from rlx.verbs.export import EXPORT_FORMATS
 from rlx_cli.report import InterruptedWorkError, resumable
 from tests.conftest import SAMPLE_RUN, Cli
+from tests.factories import collected
 from tests.minari_files import IMAGE, write_dataset
 
 KEYS = [
@@ -275,7 +276,7 @@ def test_a_file_of_no_format(cli: Cli, tmp_path: Path) -> None:
 def test_what_a_format_lacks_is_said_without_from(
     cli: Cli, tmp_path: Path, format: str, name: str, removed: str | None, message: str
 ) -> None:
-    assert cli("collect", "Pendulum-v1", "--steps", 60, "-o", tmp_path / "walks").code == 0
+    collected("Pendulum-v1", tmp_path / "walks", steps=60)
     exported = tmp_path / "exported" / name
     assert cli("convert", tmp_path / "walks", exported, "--to", format).code == 0
     if removed is None:
@@ -327,7 +328,7 @@ def test_notes_that_no_rlx_would_write(cli: Cli, pong: Path, tmp_path: Path) -> 
 
 def test_truncated_steps_after_which_nothing_was_seen_are_kept_and_said(cli: Cli, tmp_path: Path) -> None:
     """LeRobot has no row for what was seen last; without rlx's table of it the last action led nobody knows where."""
-    assert cli("collect", "Pendulum-v1", "--steps", 600, "-o", tmp_path / "swings").code == 0
+    collected("Pendulum-v1", tmp_path / "swings", steps=600)
     assert cli("convert", tmp_path / "swings", tmp_path / "lerobot", "--to", "lerobot").code == 0
     (tmp_path / "lerobot/meta/final_observations.parquet").unlink()
     result = cli("convert", tmp_path / "lerobot", tmp_path / "back", "--jobs", 1)

@@ -9,14 +9,12 @@ import pytest
 import rlx
 from rlx.schema import Field, Role, Schema
 from tests.conftest import SAMPLE_RUN, Cli
-from tests.factories import SMALL, make_block, write_dataset
+from tests.factories import SMALL, collected, make_block, write_dataset
 
 
 @pytest.fixture
-def cartpole(cli: Cli, tmp_path: Path) -> Path:
-    path = tmp_path / "cartpole"
-    assert cli("collect", "CartPole-v1", "--episodes", 12, "--seed", 1, "-o", path).code == 0
-    return path
+def cartpole(tmp_path: Path) -> Path:
+    return collected("CartPole-v1", tmp_path / "cartpole", episodes=12, seed=1)
 
 
 def test_a_good_dataset(cli: Cli, cartpole: Path) -> None:

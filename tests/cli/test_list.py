@@ -7,6 +7,7 @@ import pytest
 
 from rlx.formats.rl_unplugged import GAMES, URL
 from tests.conftest import SAMPLE_RUN, Cli
+from tests.factories import collected
 from tests.gcs_server import GcsServer
 from tests.privileges import unprivileged
 
@@ -134,7 +135,7 @@ def test_a_directory_that_is_not_there(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_many_datasets_are_aligned_as_few_are(cli: Cli, home: Path) -> None:
-    assert cli("collect", "CartPole-v1", "--steps", 20, "-o", home / "set").code == 0
+    collected("CartPole-v1", home / "set", steps=20)
     few = cli("list", "--local").out.splitlines()
     for number in range(600):
         (home / f"{number:03d}").mkdir()

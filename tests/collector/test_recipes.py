@@ -26,6 +26,7 @@ from scripts.recipes import (
     sac,
     world_model,
 )
+from tests.factories import collected
 
 Main = Callable[[list[str]], float]
 _SMALL = "frames=128 length=32 random-frames=32 hidden=8 episodes=1"
@@ -53,9 +54,7 @@ def _options(given: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("data") / "random"
-    rlx.collect("CartPole-v1", steps=300, output=path)
-    return path
+    return collected("CartPole-v1", tmp_path_factory.mktemp("data") / "random", steps=300)
 
 
 @pytest.mark.parametrize("name", _ONLINE)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import rlx
-from rlx.collector.environment.gym_env import GymEnv
+from tests.factories import collected
 from tests.verbs.datasets import ROOT
 
 _WORK = """
@@ -49,7 +48,7 @@ def _may_mount() -> bool:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return rlx.collect(GymEnv("CartPole-v1"), steps=50, output=tmp_path_factory.mktemp("inodes") / "data").dataset
+    return collected("CartPole-v1", tmp_path_factory.mktemp("inodes") / "data", steps=50)
 
 
 @pytest.mark.skipif(not _may_mount(), reason="no user namespaces, or no mounting in them")

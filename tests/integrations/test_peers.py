@@ -11,15 +11,14 @@ import rlx
 from rlx.errors import SchemaMismatchError
 from rlx.schema import Schema
 from rlx.testing.dataset_exporter import random_block
-from tests.factories import numbered_dataset, write_dataset
+from tests.factories import collected, numbered_dataset, write_dataset
 
 gymnasium = pytest.importorskip("gymnasium", reason="gymnasium is not installed")
 
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
-    rlx.collect("CartPole-v1", steps=300, output=tmp_path / "data")
-    return tmp_path / "data"
+    return collected("CartPole-v1", tmp_path / "data", steps=300)
 
 
 @pytest.mark.parametrize("shape", [(4, 84, 84), (1, 40, 40), (17,)], ids=str)

@@ -11,7 +11,7 @@ from rlx.errors import DatasetExistsError, SchemaMismatchError
 from rlx.integrations import rllib
 from rlx.schema import Schema
 from rlx.testing.dataset_exporter import random_block
-from tests.factories import write_dataset
+from tests.factories import collected, write_dataset
 
 pytest.importorskip("gymnasium", reason="gymnasium is not installed")
 
@@ -19,7 +19,7 @@ pytest.importorskip("gymnasium", reason="gymnasium is not installed")
 @pytest.fixture(scope="module")
 def parquet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("rllib")
-    rlx.collect("CartPole-v1", steps=1500, output=home / "data", seed=0)
+    collected("CartPole-v1", home / "data", steps=1500, seed=0)
     rllib.write_parquet(home / "data", home / "steps.parquet")
     return home / "steps.parquet"
 

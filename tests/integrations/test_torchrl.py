@@ -18,6 +18,7 @@ from torchrl.data.replay_buffers import samplers
 from torchrl.data.replay_buffers.writers import ImmutableDatasetWriter
 
 from rlx.integrations.torchrl import Sampler, Storage
+from tests.factories import collected
 
 _SAMPLERS = {
     "random": lambda: samplers.RandomSampler(),
@@ -29,9 +30,7 @@ _SAMPLERS = {
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> rlx.Dataset:
-    path = tmp_path_factory.mktemp("torchrl") / "data"
-    rlx.collect("CartPole-v1", steps=300, output=path, seed=0)
-    return rlx.open(path)
+    return rlx.open(collected("CartPole-v1", tmp_path_factory.mktemp("torchrl") / "data", steps=300, seed=0))
 
 
 def _buffer(storage: Any, sampler: Any, **options: Any) -> Any:

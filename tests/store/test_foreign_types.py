@@ -14,8 +14,7 @@ from rlx.collector.environment.space import schema_of
 from rlx.errors import SchemaMismatchError
 from rlx.schema import Field, Role, Schema
 from rlx.store.foreign_types import in_words, space_of
-from tests.conftest import Cli
-from tests.factories import make_block, write_dataset
+from tests.factories import collected, make_block, write_dataset
 
 _SPACES = [
     spaces.Discrete(4),
@@ -55,8 +54,8 @@ def test_a_space_that_nobody_declared_holds_all_values_of_the_dtype() -> None:
         space_of({"x": Field("int64", (), Role.STEP, {"type": "Discrete", "n": 0})}, "x")
 
 
-def test_the_spaces_of_a_collected_dataset(tmp_path: Path, cli: Cli) -> None:
-    cli("collect", "CartPole-v1", "--steps", 50, "-o", tmp_path / "cartpole")
+def test_the_spaces_of_a_collected_dataset(tmp_path: Path) -> None:
+    collected("CartPole-v1", tmp_path / "cartpole", steps=50)
     data, env = rlx.open(tmp_path / "cartpole"), gymnasium.make("CartPole-v1")
     assert data.action_space == env.action_space
     assert data.num_actions == 2

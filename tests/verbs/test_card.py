@@ -22,6 +22,7 @@ from rlx.store.dataset import Dataset
 from rlx.store.layout import CITATION as CITATIONS
 from rlx.verbs.card import CROISSANT, MARK, NAME, TABLE, Card
 from rlx.verbs.citation import card_citations, known_citations
+from tests.factories import collected
 from tests.hub_server import HubServer
 from tests.verbs.datasets import SAMPLE_RUN
 from tests.verbs.pushes import write
@@ -44,8 +45,7 @@ def sample_dataset(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def vectors(tmp_path: Path) -> Path:
-    rlx.collect("CartPole-v1", steps=300, output=tmp_path / "vectors", seed=3)
-    return tmp_path / "vectors"
+    return collected("CartPole-v1", tmp_path / "vectors", steps=300, seed=3)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from rlx.store.dataset import Dataset
 from rlx.viewer.episode import Episode
 from rlx.viewer.files import write_view
 from rlx.viewer.server import ViewServer, table
+from tests.factories import collected
 from tests.viewer import datasets
 from tests.viewer.chromium import PROGRAM, Chromium
 from tests.viewer.test_server import serving
@@ -193,7 +194,7 @@ def test_cameras_keys_filter_and_new_episodes(browser: Chromium, tmp_path: Path)
 
 
 def test_a_file_filters_as_the_server_does(browser: Chromium, tmp_path: Path) -> None:
-    rlx.collect("CartPole-v1", steps=2_000, seed=2, output=tmp_path / "poles", shard_steps=400)
+    collected("CartPole-v1", tmp_path / "poles", steps=2_000, seed=2, shard_steps=400)
     dataset = rlx.open(tmp_path / "poles")
     browser.open(written(dataset, tmp_path / "page.html"))
     rows = "[...document.querySelectorAll('#rows tr')].map((one) => Number(one.dataset.episode))"

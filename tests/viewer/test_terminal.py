@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import rlx
 from rlx.store.dataset import Dataset
 from rlx.viewer.episode import Episode
 from rlx.viewer.terminal import (
@@ -31,6 +30,7 @@ from rlx.viewer.terminal import (
 from rlx.wording import number
 from rlx_cli.viewing import _play
 from tests.conftest import Cli
+from tests.factories import collected
 from tests.viewer.datasets import everything
 
 _CODE = re.compile(r"\x1b\[[0-9;]*m")
@@ -75,7 +75,7 @@ def test_there_is_a_screen_for_each_observation_and_its_step(pong: Path) -> None
 
 
 def test_numbers_are_drawn_as_curves(tmp_path: Path) -> None:
-    rlx.collect("CartPole-v1", episodes=1, output=tmp_path / "cartpole", seed=0)
+    collected("CartPole-v1", tmp_path / "cartpole", episodes=1, seed=0)
     frames = list(terminal_frames(Episode(Dataset(tmp_path / "cartpole"), 0), lambda: (60, 24)))
     assert [line.split()[0] for line in frames[-1][:4]] == [f"observation[{part}]" for part in range(4)]
     assert all("█" in line for line in frames[-1][:4])
