@@ -13,8 +13,7 @@ from rlx.buffer.sampler.prioritized import PrioritizedSampler
 from rlx.buffer.sampler.steps import RandomSampler, SamplerWithoutReplacement
 from rlx.buffer.storage.tensors import LazyTensorStorage
 from rlx.errors import SamplingError, SchemaMismatchError
-from rlx.testing.listed_storage import ListedStorage, episodes
-from rlx.testing.sampler import same, saved
+from rlx.testing.sampler import ListedStorage, episodes, same, saved
 from tests.buffer.sampler.chance import fits
 
 

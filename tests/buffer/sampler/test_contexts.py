@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from rlx.buffer.sampler.slice_starts import MASK, SLICE_END, Pad
 from rlx.buffer.sampler.slices import PrioritizedSliceSampler, SliceSampler, SliceSamplerWithoutReplacement
-from rlx.testing.listed_storage import ListedStorage, episodes
-from rlx.testing.sampler import SamplerContract
+from rlx.testing.sampler import ListedStorage, SamplerContract, episodes
 from tests.buffer.sampler.chance import drawn_like
 from tests.buffer.sampler.test_slices import rings
 

@@ -15,8 +15,7 @@ from tensordict import TensorDict
 from rlx.buffer import CompressedStorage, LazyTensorStorage, ListStorage, ReplayBuffer, TensorDictReplayBuffer
 from rlx.buffer.sampler.prioritized import PrioritizedSampler
 from rlx.errors import SamplingError
-from rlx.testing.listed_storage import ListedStorage
-from rlx.testing.sampler import SamplerContract, saved
+from rlx.testing.sampler import ListedStorage, SamplerContract, saved
 from tests.buffer.sampler.chance import drawn_like
 
 EPS = 1e-8

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from rlx.buffer.sampler.slices import PrioritizedSliceSampler
 from rlx.errors import SamplingError, SliceTooLongError
-from rlx.testing.listed_storage import ListedStorage, RingedStorage, episodes
-from rlx.testing.sampler import SamplerContract, saved
+from rlx.testing.sampler import ListedStorage, RingedStorage, SamplerContract, episodes, saved
 from tests.buffer.sampler.chance import drawn_like
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rlx.buffer.sampler.priority_tree import PriorityTree
+from rlx.buffer.sampler.prioritized import PriorityTree
 from tests.kernels import HOW, reading
 
 CAPACITIES = [1, 2, 31, 32, 33, 1023, 1024, 1025, 5000]

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from rlx.buffer.protocol import Rows
 from rlx.buffer.sampler.slices import PrioritizedSliceSampler, SliceSampler, SliceSamplerWithoutReplacement
 from rlx.errors import SamplingError, SliceTooLongError
-from rlx.testing.listed_storage import ListedStorage, RingedStorage, episodes
-from rlx.testing.sampler import SamplerContract, saved
+from rlx.testing.sampler import ListedStorage, RingedStorage, SamplerContract, episodes, saved
 from tests.buffer.sampler.chance import drawn_like
 
 Info = Mapping[Any, NDArray[Any]]

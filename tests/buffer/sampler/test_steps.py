@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from rlx.buffer.protocol import Rows
 from rlx.buffer.sampler.steps import ConsumingSampler, RandomSampler, SamplerWithoutReplacement
 from rlx.errors import SamplingError
-from rlx.testing.listed_storage import ListedStorage, episodes
-from rlx.testing.sampler import SamplerContract, saved
+from rlx.testing.sampler import ListedStorage, SamplerContract, episodes, saved
 from tests.buffer.sampler.chance import drawn_like
 
 

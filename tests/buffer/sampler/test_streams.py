@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from rlx.buffer.sampler.slice_starts import SLICE_END
 from rlx.buffer.sampler.streams import StreamSampler
-from rlx.testing.listed_storage import ListedStorage, RingedStorage, episodes
-from rlx.testing.sampler import SamplerContract, saved
+from rlx.testing.sampler import ListedStorage, RingedStorage, SamplerContract, episodes, saved
 from tests.buffer.sampler.chance import drawn_like
 from tests.buffer.sampler.test_slices import rings
 
