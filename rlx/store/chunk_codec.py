@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import compress
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -99,9 +99,15 @@ def chunk_codec(codec: Codec, chunk_bytes: int, dictionary: bytes = b"") -> Chun
 
 
 class ZstdChunks:
-    """Zstandard frames (RFC 8878), against a dictionary if there is one."""
+    """Zstandard frames (RFC 8878), against a dictionary if there is one.
 
-    def __init__(self, chunk_bytes: int, level: int, dictionary: bytes = b"") -> None:
+    Args:
+        worth: a search of the dictionary, which takes twice as long as a lookup, is worth it where it saves more than
+            one byte in so many.
+    """
+
+    def __init__(self, chunk_bytes: int, level: int, dictionary: bytes = b"", *, worth: int = 32) -> None:
+        self.worth = worth
         self.chunk_bytes = chunk_bytes
         self.level = level
         self.dictionary = dictionary
@@ -112,7 +118,7 @@ class ZstdChunks:
         self._digested_for: dict[Kernel, Digested | None] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.chunk_bytes, self.level, self.dictionary)
+        return partial(type(self), worth=self.worth), (self.chunk_bytes, self.level, self.dictionary)
 
     def _renew_lock(self) -> None:
         self._lock = threading.Lock()
@@ -163,7 +169,7 @@ class ZstdChunks:
             if self.dictionary:
                 found = self._parameters
                 search = Search(*(getattr(found, field[0]) for field in Search._fields_))
-            encoder = Encoder(compiled, self.chunk_bytes, self.level, self.dictionary, search)
+            encoder = Encoder(compiled, self.chunk_bytes, self.level, self.dictionary, search, self.worth)
             self._local.encoder = encoder
         return encoder
 

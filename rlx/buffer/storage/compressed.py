@@ -37,6 +37,7 @@ _PAGE = 1 << 32
 # A dictionary is made of as many frames, spread over the first 512 and then over the first 8,192.
 _LEARNED = 128
 _EVERY = (4, 64)
+_WORTH = 8  # a learner waits for its writes: a search must save an eighth of the bytes
 _NONE = np.empty(0, np.int64)
 
 
@@ -110,7 +111,7 @@ class FrameLog:
         if len(self._references) >= _LEARNED:
             references = np.frombuffer(b"".join(self._references[:_LEARNED]), np.uint8).reshape(_LEARNED, -1)
             dictionary = trained_dictionary([references], self.frame_bytes, self._level)
-            self._codec = ZstdChunks(self.frame_bytes, self._level, dictionary)
+            self._codec = ZstdChunks(self.frame_bytes, self._level, dictionary, worth=_WORTH)
             del self._every[0]
             self._references = self._references[:: self._every[0] // every] if self._every else []
             self._turn_page()  # frames compressed against it need a page of their own

@@ -30,7 +30,7 @@ struct decoder {
 };
 
 /* Of all functions of the library, those of other files included. */
-int64_t rlx_version(void) { return 6; }
+int64_t rlx_version(void) { return 7; }
 
 static uint64_t little_endian(const uint8_t *bytes) {
     uint64_t value = 0;
@@ -170,7 +170,7 @@ int64_t rlx_decode_frames(const struct decoder *decoder, const struct files *fil
 
 enum { WORD = 8, GROUP = 8, GROUP_BYTES = WORD * GROUP, MOST_REFERENCES = 64, LEAST_MATCH = 6 };
 /* zstd's search is tried too for the first rows, and then for one in so many; it is used where it saves one byte in 32. */
-enum { FIRST_TRIED = 32, TRIED_EVERY = 64, REMEMBERED = 32, WORTH = 32 };
+enum { FIRST_TRIED = 32, TRIED_EVERY = 64, REMEMBERED = 32 };
 
 /* ZSTD_compress2 and ZSTD_compressSequences, and the ZSTD_Sequence that this takes. */
 typedef size_t (*compress_function)(void *context, void *out, size_t room, const void *row, size_t bytes);
@@ -197,6 +197,7 @@ struct encoder {
     uint64_t *in_common;        /* [words / GROUP] the references that have all of a group of these */
     uint8_t *frame[2];          /* [bound] bytes */
     struct sequence *sequences; /* [row_bytes / LEAST_MATCH + 1] */
+    size_t worth;               /* a search is, where it saves more than one byte in so many */
     uint64_t rows;              /* seen */
     size_t matched, searched;   /* bytes of rows for which both were tried, the latest count most */
 };
@@ -256,11 +257,12 @@ void rlx_free_encoder(struct encoder *encoder) {
  * context: of libzstd, with its level and dictionary set; it and the dictionary must live as long.
  * references: how many of the rows at the end of the dictionary are looked up; 0: zstd always searches.
  * bound: most bytes of a frame.
+ * worth: a search, which takes longer, is worth its time where it saves more than one byte in so many.
  */
 struct encoder *rlx_new_encoder(compress_function compress, sequences_function compress_sequences, void *context,
                                 int64_t row_bytes, int64_t references, const uint8_t *dictionary,
-                                int64_t dictionary_bytes, int64_t bound) {
-    if (row_bytes <= 0 || bound < 0 || bound > INT32_MAX || references < 0) return NULL;
+                                int64_t dictionary_bytes, int64_t bound, int64_t worth) {
+    if (worth < 1 || row_bytes <= 0 || bound < 0 || bound > INT32_MAX || references < 0) return NULL;
     if (dictionary_bytes < 0 || references > dictionary_bytes / row_bytes) return NULL;
     struct encoder *encoder = calloc(1, sizeof *encoder);
     if (!encoder) return NULL;
@@ -272,6 +274,7 @@ struct encoder *rlx_new_encoder(compress_function compress, sequences_function c
     encoder->words = encoder->references ? encoder->row_bytes / WORD : 0;
     encoder->reference = encoder->references ? dictionary + dictionary_bytes - encoder->references * encoder->row_bytes : NULL;
     encoder->bound = (size_t)bound;
+    encoder->worth = (size_t)worth;
     encoder->first = malloc((encoder->words + 1) * sizeof *encoder->first);
     encoder->word = malloc((encoder->words * encoder->references + 1) * sizeof *encoder->word);
     encoder->common = malloc(encoder->words * WORD + 1);
@@ -402,7 +405,7 @@ static size_t encode(struct encoder *encoder, const uint8_t *row, const uint8_t 
     const int try_both = encoder->rows < FIRST_TRIED || encoder->rows % TRIED_EVERY == 0;
     encoder->rows++;
     if (!try_both) {
-        const int is_worth = encoder->searched + encoder->searched / WORTH < encoder->matched;
+        const int is_worth = encoder->searched + encoder->searched / encoder->worth < encoder->matched;
         return (is_worth ? encode_searched : encode_matched)(encoder, row, encoder->frame[0]);
     }
     const size_t matched = encode_matched(encoder, row, encoder->frame[0]);

@@ -125,9 +125,13 @@ class Encoder:
         level: zstd level of an encoder without a dictionary.
         dictionary: rows, possibly after entropy tables, that those to be encoded resemble.
         search: how libzstd looks for matches in the dictionary.
+        worth: a search, rather than a lookup of what the last rows of the dictionary have at each place, is worth its
+            time where it saves more than one byte in so many.
     """
 
-    def __init__(self, compiled: Kernel, row_bytes: int, level: int, dictionary: bytes, search: Search | None) -> None:
+    def __init__(
+        self, compiled: Kernel, row_bytes: int, level: int, dictionary: bytes, search: Search | None, worth: int
+    ) -> None:
         frames, zstd = compiled.frames, compiled.zstd
         self.kernel = compiled
         self._encode = frames.rlx_encode_frames
@@ -152,11 +156,11 @@ class Encoder:
                 tables = zstd.ZDICT_getDictHeaderSize(*content)
                 references = (len(dictionary) - (0 if compiled.is_error(tables) else tables)) // row_bytes
         zstd.ZSTD_compressBound.argtypes, zstd.ZSTD_compressBound.restype = [SIZE], SIZE
-        frames.rlx_new_encoder.argtypes = [*[POINTER] * 3, *[INT64] * 2, POINTER, *[INT64] * 2]
+        frames.rlx_new_encoder.argtypes = [*[POINTER] * 3, *[INT64] * 2, POINTER, *[INT64] * 3]
         self._encoder = made(
             frames.rlx_new_encoder,
             *(ctypes.cast(function, POINTER) for function in (zstd.ZSTD_compress2, zstd.ZSTD_compressSequences)),
-            *(context, row_bytes, references, *content, zstd.ZSTD_compressBound(row_bytes)),
+            *(context, row_bytes, references, *content, zstd.ZSTD_compressBound(row_bytes), worth),
         )
         freed_with(self, frames.rlx_free_encoder, self._encoder)
         self._row_bytes, self._dictionary = row_bytes, dictionary  # which is not copied

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 logger = logging.getLogger(__name__)
 SWITCH = "RLX_KERNEL"
 LIBRARY = Path(__file__).with_name("compiled.so")
-VERSION = 6  # of the compiled functions
+VERSION = 7  # of the compiled functions
 POINTER, INT64 = ctypes.c_void_p, ctypes.c_int64
 # Statuses that the functions return.
 OUTSIDE, DAMAGED = 1, 2

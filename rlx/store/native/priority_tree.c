@@ -135,30 +135,43 @@ int64_t rlx_tree_write(const struct tree *tree, int64_t count, const int64_t *ro
     return DONE;
 }
 
-/* The first of some numbers at which their sum exceeds `left`, from which the sum of those before it is taken. What
- * rounding carries past the end is taken for the last number before it. A loop that stops there would be slower: no
- * processor predicts where. */
-static inline int64_t pick(const double *numbers, int count, double *left) {
+/* What rounding carries past the end of some numbers is taken for the last of them that is not 0. */
+static int64_t pick_last(const double *numbers, int count, double *left) {
     double before[GROUP + 1] = {0};
-    int64_t found = 0;
     for (int i = 0; i < count; i++) before[i + 1] = before[i] + numbers[i];
-    for (int i = 0; i < count; i++) found += before[i + 1] <= *left;
-    if (found == count) {
-        uint64_t bits;
-        memcpy(&bits, before + count, sizeof bits);
-        bits -= before[count] > 0;
-        memcpy(left, &bits, sizeof bits);
-        found = 0;
-        while (found < count - 1 && before[found + 1] <= *left) found++;
-    }
+    uint64_t bits;
+    memcpy(&bits, before + count, sizeof bits);
+    bits -= before[count] > 0;
+    memcpy(left, &bits, sizeof bits);
+    int64_t found = 0;
+    while (found < count - 1 && before[found + 1] <= *left) found++;
     *left -= before[found];
     return found;
 }
 
+/* The first of some numbers at which their sum exceeds `left`, from which the sum of those before it is taken. A loop
+ * that stops there would be slower: no processor predicts where. */
+static inline int64_t pick(const double *numbers, int count, double *left) {
+    double sum = 0, before = 0;
+    int64_t found = 0;
+    for (int i = 0; i < count; i++) {
+        sum += numbers[i];
+        const int is_before = sum <= *left;
+        found += is_before;
+        before = is_before ? sum : before;
+    }
+    if (found == count) return pick_last(numbers, count, left);
+    *left -= before;
+    return found;
+}
+
 /* The same of 32 children, by groups. */
-static int64_t child_of(const double *children, double *left) {
+static inline int64_t child_of(const double *children, double *left) {
     double group[GROUPS];
-    for (int i = 0; i < GROUPS; i++) group[i] = total(children + i * GROUP, GROUP);
+    for (int i = 0; i < GROUPS; i++) {
+        const double *n = children + i * GROUP; /* as `total` adds them */
+        group[i] = ((n[0] + n[4]) + (n[2] + n[6])) + ((n[1] + n[5]) + (n[3] + n[7]));
+    }
     const int64_t first = pick(group, GROUPS, left) * GROUP;
     return first + pick(children + first, GROUP, left);
 }

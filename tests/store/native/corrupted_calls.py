@@ -121,7 +121,7 @@ def encodes(compiled: Kernel) -> None:
     search = Search(*(getattr(parameters, field[0]) for field in Search._fields_))
     arrays = [np.random.default_rng(n).integers(3, size=(5, 97), dtype=np.uint8) for n in range(2)]
     for dictionary, chosen in ((b"", None), (arrays[0].tobytes(), search), (arrays[0].tobytes()[:50], search)):
-        encoder = Encoder(compiled, 97, 3, dictionary, chosen)
+        encoder = Encoder(compiled, 97, 3, dictionary, chosen, 32)
         sizes, out = np.empty(3, np.int32), np.empty(1000, np.uint8)
         assert encoder.encode(arrays, rows(0, 9, 4), rows(-1, 9, 5), out, sizes) == 3
         assert sizes[1] == 0
@@ -140,7 +140,8 @@ def encodes(compiled: Kernel) -> None:
     make.restype = ctypes.c_void_p
     sizes_of = (97, 3, 290, 200), (0, 0, 9, 9), (97, -1, 9, 9), (1, 10, 9, 9), (97, 0, 9, 2**40)
     for row_bytes, references, length, bound in sizes_of:
-        assert not make(*functions, None, row_bytes, references, b"9" * 300, length, bound)
+        assert not make(*functions, None, row_bytes, references, b"9" * 300, length, bound, 32)
+    assert not make(*functions, None, 97, 0, b"9" * 300, 9, 200, 0)
 
 
 def trees() -> None:

@@ -1,6 +1,7 @@
 """The compiled kernel: what it refuses, and when rlx does without it."""
 
 import logging
+import pickle
 import shutil
 import threading
 from pathlib import Path
@@ -113,14 +114,15 @@ def encoded(codec: ZstdChunks, rows: NDArray[np.uint8], like: NDArray[np.int64],
 
 
 @pytest.mark.parametrize(
-    ("row_bytes", "references", "level"),
+    ("row_bytes", "references", "level", "worth"),
     [
-        *((row_bytes, references, 6) for row_bytes in (1, 7, 8, 1031) for references in (None, 0, 1, 80)),
-        *((1031, 5, level) for level in (0, 1, 7, 19)),
-        (140_000, 5, 1),
+        *((row_bytes, references, 6, 32) for row_bytes in (1, 7, 8, 1031) for references in (None, 0, 1, 80)),
+        *((1031, 5, level, 32) for level in (0, 1, 7, 19)),
+        (140_000, 5, 1, 32),
+        *((1031, 80, 6, worth) for worth in (1, 8, 10**6)),
     ],
 )
-def test_encoded_frames_are_those_of_the_rows(row_bytes: int, references: int | None, level: int) -> None:
+def test_encoded_frames_are_those_of_the_rows(row_bytes: int, references: int | None, level: int, worth: int) -> None:
     rows = images(40, row_bytes, 1)
     rows[7] = np.random.default_rng(2).integers(0, 255, row_bytes, np.uint8)
     rows[[3, 9]] = rows[2]
@@ -132,7 +134,8 @@ def test_encoded_frames_are_those_of_the_rows(row_bytes: int, references: int | 
     sizes = []
     for how in HOW:
         with reading(how):
-            codec = ZstdChunks(row_bytes, level, dictionary)
+            codec = pickle.loads(pickle.dumps(ZstdChunks(row_bytes, level, dictionary, worth=worth)))
+            assert codec.worth == worth
             frames = encoded(codec, rows, like, room=3 * row_bytes)
             assert [not frame for frame in frames] == repeated
             kept = [frame for frame in frames if frame]
@@ -154,6 +157,18 @@ def test_the_kernel_finds_what_moves_little_and_leaves_the_rest_to_zstd() -> Non
         assert totals[0] <= most * totals[1]
 
 
+def test_what_a_search_must_save() -> None:
+    still = images(400, 7056)
+    dictionary = trained_dictionary([still[:128]], 7056, 6)
+    moved = still.copy()
+    moved[:, :50] = np.roll(still[:, :50], 5, axis=1)  # a search finds it, and saves a third of the bytes
+    unlike = np.full(len(moved), -1)
+    searched, looked_up = (
+        sum(map(len, encoded(ZstdChunks(7056, 6, dictionary, worth=worth), moved, unlike, 1 << 22))) for worth in (8, 1)
+    )
+    assert kernel() is None or searched < looked_up
+
+
 def test_it_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="rlx")
     library = built()
@@ -165,7 +180,7 @@ def test_it_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog:
     assert kernel() is not None
     for module, name, value, message in (
         (library_module, "LIBRARY", tmp_path / "none", ""),
-        (library_module, "VERSION", 0, "has version 6, expected 0"),
+        (library_module, "VERSION", 0, "has version 7, expected 0"),
         (libzstd_module, "MODULES", ("rlx.none", "none.none"), "none of rlx.none, none.none has libzstd"),
     ):
         caplog.clear()
