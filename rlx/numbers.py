@@ -21,7 +21,7 @@ def array_of(value: Any, dtype: DTypeLike | None = None) -> NDArray[Any]:
     """
     import numpy as np  # ``rlx --help`` needs no arrays
 
-    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value, dtype)
+    return np.asarray(value.numpy(force=True) if hasattr(value, "detach") else value, dtype)
 
 
 def check_whole(

@@ -187,7 +187,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         is_new = ~np.isnan(draw.info[_PLACES])
         if is_new.any():
             rows = self._goal_rows(draw.rows[is_new], draw.info[_PLACES][is_new])
-            around, _ = split(self._transform.transforms)
+            around = self._transform.around
             for goal, achieved in self._goal_keys.items():
                 led_to = ("next", *as_path(achieved))
                 source = led_to if self._storage.has(led_to) else achieved

@@ -23,7 +23,7 @@ from rlx.buffer.loader_reading import Copies, LoaderSource, Part, Windows, joine
 from rlx.buffer.protocol import Rows
 from rlx.buffer.sampler.slice_starts import Pad, Weighting
 from rlx.buffer.sampler.trajectory_weights import TrajectoryDraws, TrajectoryWeights
-from rlx.buffer.transform.compose import Compose, Transform, applied, checked_keys, for_batch, split
+from rlx.buffer.transform.compose import Compose, Transform, applied, checked_keys, for_batch
 from rlx.errors import OptionError, SamplingError
 from rlx.fork import ThisProcessOnly
 from rlx.numbers import check_real, check_whole
@@ -152,7 +152,7 @@ class Loader(IterableDataset[TensorDictBase]):
         if carry and (replacement or weights is not None or shuffle == "blocks" or not drop_last):
             raise OptionError("carry excludes replacement, weights, shuffle='blocks' and drop_last=False")
         composed = Compose() if transform is None else Compose(transform)
-        around, self._transforms = split(composed.transforms)
+        around, self._transforms = composed.around, composed.rest
         self._is_random, self._around = composed.is_random, len(around)
         sources = cast("list[LoaderSource]", list(data) if isinstance(data, list | tuple) else [data])
         if not sources:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
@@ -152,6 +153,7 @@ class Draw:
         read: reads the batch, where it was planned together with others.
         generation: [n] those of the steps that were read last, if they are tracked.
         number: of the batch's random numbers, if a transform draws any.
+        told: rows and entries as tensors, once they were asked for.
     """
 
     rows: Rows
@@ -161,6 +163,7 @@ class Draw:
     read: Callable[[], TensorDictBase] | None = None
     generation: Rows | None = None
     number: int | None = None
+    told: dict[Any, torch.Tensor] | None = None
 
 
 class Task:

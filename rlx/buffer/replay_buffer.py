@@ -43,7 +43,7 @@ from rlx.buffer.snapshot import blocks, describe, restore, restore_parts, rows_s
 from rlx.buffer.storage.dataset import as_storage
 from rlx.buffer.storage.lists import ListStorage
 from rlx.buffer.storage.ring import RingStorage
-from rlx.buffer.storage.step_schema import accelerator_of, nested
+from rlx.buffer.storage.step_schema import accelerator_of, in_numpy, nested
 from rlx.buffer.transform.batches import ToDevice
 from rlx.buffer.transform.compose import (
     Compose,
@@ -54,7 +54,6 @@ from rlx.buffer.transform.compose import (
     chosen_marks,
     for_batch,
     read_steps,
-    split,
 )
 from rlx.buffer.writer import RoundRobinWriter
 from rlx.errors import OptionError, SchemaMismatchError
@@ -342,7 +341,7 @@ class ReplayBuffer(Preprocessing):
     @property
     def _reads_around(self) -> bool:
         """Whether a batch depends on steps besides its own."""
-        return bool(split(self._transform.transforms)[0])
+        return bool(self._transform.around)
 
     def _written(self, rows: Rows, *, all_batches: bool = False) -> None:
         if self._left:
@@ -395,7 +394,7 @@ class ReplayBuffer(Preprocessing):
     def _set_priority(self, rows: Any, priority: torch.Tensor | float, generation: Any = None) -> None:
         given = array_of(rows, np.int64)
         at = given.reshape(-1)
-        values = torch.as_tensor(priority).detach().cpu().numpy()
+        values = in_numpy(torch.as_tensor(priority))
         if values.size > 1 and values.size == at.size:
             values = values.reshape(-1)
         elif at.size and values.size > 1 and values.shape[: given.ndim] == given.shape:
@@ -438,12 +437,12 @@ class ReplayBuffer(Preprocessing):
             ValueError: neither this call nor the buffer has a batch size.
         """
         draw, batch = self._sample(self._size(batch_size))
-        return (batch, self._returned_info(draw)) if return_info else batch
+        return (batch, self._info(draw)) if return_info else batch
 
     def drawn(self, batch_size: int | None = None) -> tuple[TensorDictBase, dict[Any, Any], bool]:
         """Return a batch, the dict of ``return_info``, and whether the batch ends an epoch."""
         draw, batch = self._sample(self._size(batch_size))
-        return batch, self._returned_info(draw), draw.ends_epoch
+        return batch, self._info(draw), draw.ends_epoch
 
     def __iter__(self) -> Iterator[TensorDictBase]:
         """Yield batches of the buffer's own size without end; of a sampler without replacement, those of one epoch."""
@@ -475,11 +474,12 @@ class ReplayBuffer(Preprocessing):
 
     def _draw(self, size: int) -> Draw:
         with self._sampler_lock:
-            around, _ = split(self._transform.transforms)
             draw: Draw | None
             if self._left and self._batch_size in (None, size):
                 draw = self._left.popleft()
-            elif (draw := self._ahead.take(self._sampler, self._storage, around, size, self._keys)) is None:
+            elif (
+                draw := self._ahead.take(self._sampler, self._storage, self._transform.around, size, self._keys)
+            ) is None:
                 rows, info = self._sampler.sample(self._storage, size)
                 says_of_steps = self._sampler.draws_slices or any(isinstance(key, tuple) for key in info)
                 draw = Draw(rows, info, self._sampler.ran_out, says_of_steps)
@@ -490,15 +490,14 @@ class ReplayBuffer(Preprocessing):
     def _gather(self, draw: Draw) -> Any:
         if draw.read is not None:
             return draw.read()
-        around, rest = split(self._transform.transforms)
-        storage = self._storage
+        around, storage = self._transform.around, self._storage
         if self._transform.is_random:
             around = for_batch(around, draw.number)
         if PRIORITY_WEIGHT in draw.info or self._tracks_generations:
-            draw.generation = storage.generations_of(draw.rows)
+            draw.generation, draw.told = storage.generations_of(draw.rows), None
         added = self._marks(draw) if self._keys is None else chosen_marks(self._marks(draw), self._keys)
         if not around and storage.takes_leaves and not (plain := cast("RingStorage", storage)).row_shape:
-            form = self._form if self._gives_leaves(rest) else None
+            form = self._form if self._gives_leaves(self._transform.rest) else None
             may_be_arrays = form is not None and form.is_numpy
             leaves = dict(plain.get_leaves(draw.rows, self._keys, may_be_arrays=may_be_arrays))
             if added:
@@ -529,9 +528,9 @@ class ReplayBuffer(Preprocessing):
         if not isinstance(steps, TensorDictBase):
             return steps
         batch = steps if self._collate is None else self._collate(steps)
-        around, rest = split(self._transform.transforms)
+        rest = self._transform.rest
         if self._transform.is_random:
-            rest = for_batch(rest, draw.number, first=len(around))
+            rest = for_batch(rest, draw.number, first=len(self._transform.around))
         if self._pin_memory:
             # A copy to a device is to begin in page-locked memory.
             moves = next((i for i, transform in enumerate(rest) if isinstance(transform, ToDevice)), len(rest))
@@ -539,13 +538,14 @@ class ReplayBuffer(Preprocessing):
         batch = applied(rest, batch)
         return self._form.back(batch) if self._form is not None and isinstance(batch, TensorDictBase) else batch
 
-    def _returned_info(self, draw: Draw) -> dict[Any, Any]:
-        return {key: tensor_of(value) for key, value in self._info(draw).items()}
-
     def _info(self, draw: Draw) -> dict[Any, Any]:
-        index = with_generation(tensor_of(draw.rows), draw.generation)
-        info = {**draw.info, "index": index}
-        return {**info, GENERATION: draw.generation} if self._tracks_generations else info
+        """Return the rows and what the sampler says of them, as ``return_info`` gives them."""
+        if draw.told is None:
+            draw.told = {key: tensor_of(value) for key, value in draw.info.items()}
+            if self._tracks_generations and draw.generation is not None:
+                draw.told[GENERATION] = tensor_of(draw.generation)
+            draw.told["index"] = with_generation(tensor_of(draw.rows), draw.generation)
+        return dict(draw.told)
 
     @property
     def _tracks_generations(self) -> bool:
@@ -593,9 +593,8 @@ class ReplayBuffer(Preprocessing):
         chosen = self._keys if keys is None else checked_keys(keys)
         with self._lock.read():
             rows = rows_of(index, self._storage)
-            around, rest = split(self._transform.transforms)
-            steps = read_steps(self._storage, around, self._index, rows.reshape(-1), chosen)
-        steps = applied(rest, steps)
+            steps = read_steps(self._storage, self._transform.around, self._index, rows.reshape(-1), chosen)
+        steps = applied(self._transform.rest, steps)
         shaped = steps if rows.ndim == 1 else steps.reshape(*rows.shape, *steps.batch_size[1:])
         return shaped if self._form is None else self._form.back(shaped)
 
@@ -650,7 +649,7 @@ class ReplayBuffer(Preprocessing):
 
     def _pending(self) -> list[Draw]:
         ahead = [] if self._prefetcher is None else self._prefetcher.pending()
-        return [replace(draw, read=None) for draw in (*ahead, *self._left)]
+        return [replace(draw, read=None, told=None) for draw in (*ahead, *self._left)]
 
     # ---- at rest
 

@@ -425,6 +425,8 @@ class PrioritizedSampler(SeededSampler):
 
     def _weighed(self, stored: Any) -> Any:
         """Return the weights of priorities that the tree keeps."""
+        if self._exponent <= 1:  # then they are between the bounds, as what is stored is
+            return (np.asarray(stored, np.float64) ** self._exponent).astype(np.float32)
         with np.errstate(over="ignore", under="ignore"):
             weights = np.asarray(stored, np.float64) ** self._exponent
         return np.minimum(np.maximum(weights, _SMALLEST), _LARGEST).astype(np.float32)

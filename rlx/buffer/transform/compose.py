@@ -258,6 +258,8 @@ class Compose:
 
     Attributes:
         is_random: whether one draws random numbers.
+        around: the transforms up to the last that needs neighbours.
+        rest: those after it.
 
     Raises:
         TransformError: a transform must not follow another one, such as ``FrameStack`` after ``NStep``.
@@ -272,8 +274,12 @@ class Compose:
     """
 
     def __init__(self, *transforms: Transform) -> None:
-        self.transforms: list[Any] = _in_order([part for transform in transforms for part in flat(transform)])
-        self.is_random = any(is_random(part) for part in self.transforms)
+        self._hold(_in_order([part for transform in transforms for part in flat(transform)]))
+
+    def _hold(self, transforms: list[Any]) -> None:
+        self.transforms = transforms
+        self.is_random = any(is_random(part) for part in transforms)
+        self.around, self.rest = split(transforms)
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
         """Return the batch after the transforms; those that need neighbours find them within the batch only."""
@@ -305,8 +311,7 @@ class Compose:
         count = len(self.transforms)
         if not -count <= index <= count:
             raise IndexError(f"transform {index}: expected -{count} to {count}")
-        self.transforms = _in_order([*self.transforms[:index], *flat(transform), *self.transforms[index:]])
-        self.is_random = any(is_random(part) for part in self.transforms)
+        self._hold(_in_order([*self.transforms[:index], *flat(transform), *self.transforms[index:]]))
         return self
 
     def __len__(self) -> int:
