@@ -43,6 +43,8 @@ def check_whole(
         ...
         rlx.errors.OptionError: max_size 'a': expected a whole number
     """
+    if type(value) is int and minimum is not None and minimum <= value and maximum is None:
+        return value  # as nearly all are, on the way of every batch
     try:
         number = operator.index(value)
     except TypeError:

@@ -30,11 +30,11 @@ from rlx.store.dataset import Dataset
 from scripts.bench import peer, timing
 
 BOUNDS = {
-    "extend 100 steps in memory": 30,
-    "sample 32 in memory": 41,
-    "slices in memory": 84,
-    "sample 32 of a dataset": 95,
-    "slices of a dataset": 124,
+    "extend 100 steps in memory": 27,
+    "sample 32 in memory": 34,
+    "slices in memory": 80,
+    "sample 32 of a dataset": 90,
+    "slices of a dataset": 118,
     "a trajectory of a dataset": 42,
 }
 _RUN = Path(__file__).parent / "sample_run"

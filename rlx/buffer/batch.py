@@ -155,7 +155,9 @@ class Form:
 
     def tree(self, leaves: Columns) -> dict[str, Any]:
         """Return leaves as dictionaries in dictionaries."""
-        return nested({path: in_numpy(leaf) for path, leaf in leaves.items()} if self.is_numpy else leaves)
+        if self.is_numpy:
+            leaves = {path: leaf if type(leaf) is np.ndarray else in_numpy(leaf) for path, leaf in leaves.items()}
+        return nested(leaves)
 
     @property
     def saved_as(self) -> str:

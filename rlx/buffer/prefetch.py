@@ -35,6 +35,7 @@ class ReadWriteLock:
         self._writer: int | None = None
         self._is_forking = False  # the writer is a fork
         self._is_torn = False
+        self._reading, self._writing = _Reading(self), _Writing(self)
         on_fork(self, ReadWriteLock._renew, before=ReadWriteLock._hold, in_parent=ReadWriteLock._let_go)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -43,11 +44,11 @@ class ReadWriteLock:
 
     def read(self) -> AbstractContextManager[None]:
         """Hold the lock together with other readers."""
-        return _Reading(self)
+        return self._reading
 
     def write(self) -> AbstractContextManager[None]:
         """Hold the lock alone."""
-        return _Writing(self)
+        return self._writing
 
     def _acquire(self, timeout: float | None) -> bool:
         """Wait until no thread is inside; return whether this thread is the writer then."""

@@ -481,7 +481,7 @@ class ReplayBuffer(Preprocessing):
                 draw := self._ahead.take(self._sampler, self._storage, self._transform.around, size, self._keys)
             ) is None:
                 rows, info = self._sampler.sample(self._storage, size)
-                says_of_steps = self._sampler.draws_slices or any(isinstance(key, tuple) for key in info)
+                says_of_steps = self._sampler.draws_slices or (bool(info) and any(type(key) is tuple for key in info))
                 draw = Draw(rows, info, self._sampler.ran_out, says_of_steps)
             if self._transform.is_random and draw.number is None:
                 draw = replace(draw, number=int(self._numbers.next().integers(2**62)))
@@ -499,9 +499,9 @@ class ReplayBuffer(Preprocessing):
         if not around and storage.takes_leaves and not (plain := cast("RingStorage", storage)).row_shape:
             form = self._form if self._gives_leaves(self._transform.rest) else None
             may_be_arrays = form is not None and form.is_numpy
-            leaves = dict(plain.get_leaves(draw.rows, self._keys, may_be_arrays=may_be_arrays))
+            leaves = plain.get_leaves(draw.rows, self._keys, may_be_arrays=may_be_arrays)
             if added:
-                leaves.update(marks(added, accelerator_of(leaves), leaves.get))
+                leaves = {**leaves, **dict(marks(added, accelerator_of(leaves), leaves.get))}
             if form is not None and form.name == "dict":
                 return form.tree(leaves)
             return TensorDict(nested(leaves), [len(draw.rows)], device=accelerator_of(leaves))
@@ -525,7 +525,7 @@ class ReplayBuffer(Preprocessing):
         return self._sampler.index(self._storage)
 
     def _finish(self, steps: Any, draw: Draw) -> Any:
-        if not isinstance(steps, TensorDictBase):
+        if type(steps) is dict:  # nothing is done to leaves
             return steps
         batch = steps if self._collate is None else self._collate(steps)
         rest = self._transform.rest

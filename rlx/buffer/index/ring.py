@@ -105,7 +105,7 @@ class Ring:
         filled = len(self)
         is_one_piece = filled == self.size * self.lanes or (self.lanes == 1 and not self.head[0])
         # Of one dtype without a sign, rows below 0 are large numbers.
-        if is_one_piece and len(rows) and rows.dtype == np.int64 and rows.view(np.uint64).max() < filled:
+        if is_one_piece and len(rows) and rows.dtype == np.int64 and np.maximum.reduce(rows.view(np.uint64)) < filled:
             return
         self.locate(rows)
 

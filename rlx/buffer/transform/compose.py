@@ -258,6 +258,7 @@ class Compose:
 
     Attributes:
         is_random: whether one draws random numbers.
+        has_inverse: whether ``inv`` may change steps.
         around: the transforms up to the last that needs neighbours.
         rest: those after it.
 
@@ -279,6 +280,7 @@ class Compose:
     def _hold(self, transforms: list[Any]) -> None:
         self.transforms = transforms
         self.is_random = any(is_random(part) for part in transforms)
+        self.has_inverse = any(hasattr(part, "inv") for part in transforms)
         self.around, self.rest = split(transforms)
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
@@ -291,11 +293,6 @@ class Compose:
             if hasattr(transform, "inv"):
                 steps = transform.inv(steps)
         return steps
-
-    @property
-    def has_inverse(self) -> bool:
-        """Whether ``inv`` may change steps."""
-        return any(hasattr(transform, "inv") for transform in self.transforms)
 
     def append(self, transform: Transform) -> Self:
         """Append a transform; return itself."""
