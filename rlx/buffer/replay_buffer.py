@@ -410,9 +410,9 @@ class ReplayBuffer(Preprocessing):
         if generation.shape != rows.shape:
             raise ValueError(f"expected {len(rows)} generations, found {len(generation)}")
         is_stale = self._storage.generations_of(rows) != generation
-        if not is_stale.any():
+        if not (count := np.count_nonzero(is_stale)):
             return rows
-        self._stale_priorities += int(is_stale.sum())
+        self._stale_priorities += int(count)
         return np.where(is_stale, -1, rows)
 
     # ---- sampling

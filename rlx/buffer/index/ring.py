@@ -113,11 +113,10 @@ class Ring:
         """Return [n] how many steps were at each row before the present one; -1 of rows that were never written."""
         if self.lanes == 1:
             turn, next_place = divmod(self.tail.item(), self.size)
-            return np.where(rows >= next_place, turn - 1, turn)
+            return turn - (rows >= next_place)
         lane, place = np.divmod(rows, self.size)
         turns, next_places = np.divmod(self.tail, self.size)
-        generation: Rows = turns[lane] - (place >= next_places[lane])
-        return generation
+        return turns[lane] - (place >= next_places[lane])
 
     def holds(self, rows: Rows) -> NDArray[np.bool_]:
         """Return [n] whether a step is stored at each row."""

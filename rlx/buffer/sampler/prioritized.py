@@ -371,7 +371,7 @@ class PrioritizedSampler(SeededSampler):
         given = self._reduced(np.asarray(priority, np.float64), len(rows))
         if not rows.size:
             return
-        if not (given.min() >= 0 and given.max() < np.inf):
+        if not (np.minimum.reduce(given) >= 0 and np.maximum.reduce(given) < np.inf):
             raise ValueError(f"expected finite priorities of at least 0, found {given.min()} to {given.max()}")
         stored = self._stored(given)
         most = self._tree.write(rows, stored, self._weighed(stored), only_known=True)
