@@ -106,11 +106,13 @@ def doctor(ctx: typer.Context, dataset: str, **options: Any) -> None:
     name = without_secrets(dataset)
     with showing(shown, f"doctor {name}") as progress:
         checkup = rlx.doctor(dataset, **options, progress=progress)
-    parts = [_summary(name, checkup)]
+    parts: list[Part] = [_summary(name, checkup)]
     if (copy := checkup.fixed) is not None:
         parts.append(f"{copy.dataset} keeps {plural(copy.trajectories, 'trajectory')} and leaves out {copy.left_out:,}")
-    found: list[Part] = [_table(checkup.findings), *_advice(checkup.findings), ""] if checkup.findings else []
-    shown.show(checkup.to_json(), *found, *parts)
+    if checkup.findings:
+        advice = [f"{one.check}: {one.why}. Fix: {as_options(one.remedy)}." for one in checkup.findings]
+        parts = [_table(checkup.findings), "", *advice, "", *parts]
+    shown.show(checkup.to_json(), *parts)
     if not checkup.ok:
         raise typer.Exit(CORRUPT)
 
@@ -130,10 +132,6 @@ def _table(findings: "Sequence[Finding]") -> Part:
         for one in findings
     ]
     return table(["severity", "check", ">count", "problem", "first found at"], rows)
-
-
-def _advice(findings: "Sequence[Finding]") -> list[str]:
-    return ["", *(f"{one.check}: {one.why}. Fix: {as_options(one.remedy)}." for one in findings)]
 
 
 @command_of(rlx.diff)

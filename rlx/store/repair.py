@@ -79,7 +79,11 @@ def repair(path: str | Path, *, delete: bool = False, progress: Progress | None 
             # The manifest first: a shard that it lists must never be missing.
             listed.without_shards(set(dropped)).save(dataset)
         cleared = _clear(dataset, [f"{SHARDS}/{name}" for name in dropped], delete=delete)
-        foreign = [_place(problem) for problem in found.problems if problem.kind is Kind.UNLISTED]
+        foreign = [
+            f"{SHARDS}/{problem.shard}/{problem.file}" if problem.shard else str(problem.file)
+            for problem in found.problems
+            if problem.kind is Kind.UNLISTED
+        ]
         leftovers = _clear(dataset, found.leftovers, delete=True)
         foreign = _clear(dataset, foreign, delete=delete)
     return Repair(
@@ -92,10 +96,6 @@ def repair(path: str | Path, *, delete: bool = False, progress: Progress | None 
         aside=dataset / ASIDE if (cleared or foreign) and not delete else None,
         unreadable=found.unreadable,
     )
-
-
-def _place(problem: Problem) -> str:
-    return f"{SHARDS}/{problem.shard}/{problem.file}" if problem.shard else str(problem.file)
 
 
 def _put_aside(dataset: Path, *, delete: bool) -> Repair:
