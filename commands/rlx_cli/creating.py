@@ -7,7 +7,7 @@ from typing import Any, get_args
 import typer
 
 import rlx
-from rlx.verbs.arguments import Store
+from rlx.verbs.arguments import StoreName
 from rlx.verbs.collect import destination as directory_of
 from rlx_cli.output import Output
 from rlx_cli.progress import showing
@@ -65,7 +65,7 @@ def convert(ctx: typer.Context, source: str, destination: Path, to: str, overwri
     from rlx.verbs.report import Report
 
     output: Output = ctx.obj
-    kept = nullcontext() if to not in get_args(Store) else resumable(destination, overwrite=overwrite)
+    kept = nullcontext() if to not in get_args(StoreName) else resumable(destination, overwrite=overwrite)
     with kept, showing(output, f"convert {source}") as progress:
         convert_any: Any = rlx.convert  # whose overloads know the format
         report = convert_any(source, destination, to=to, overwrite=overwrite, **options, progress=progress)

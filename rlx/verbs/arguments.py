@@ -20,9 +20,9 @@ from rlx.store.codec import Codec, codec_of
 from rlx.wording import did_you_mean, number_ranges, without_secrets, words_of
 
 StrPath = str | os.PathLike[str]
-Store = Literal["zarr", "memmap"]
-Engine = Literal["local", "ray"]
-Layout = Literal["rlu", "dopamine"]
+StoreName = Literal["zarr", "memmap"]
+EngineName = Literal["local", "ray"]
+LayoutName = Literal["rlu", "dopamine"]
 RewardDtype = Literal["float32", "float64"]
 Autoreset = Literal["next-step", "same-step", "disabled"]
 OnError = Literal["stop", "skip"]
@@ -45,7 +45,7 @@ ExportFormat = Literal[
     "hf_parquet",
     "mds",
 ]
-ConvertFormat = Literal[Store, ExportFormat]
+ConvertFormat = Literal[StoreName, ExportFormat]
 # Some formats take options, as in "torchrl:time_dim=0", so functions annotate the argument as text.
 SourceFormat = Literal[
     "rlx",
@@ -71,7 +71,7 @@ class WriteArguments(TypedDict, total=False):
     """Arguments of every function that writes the shards of a dataset, for the overloads of these functions."""
 
     codec: str | Codec | None
-    engine: Engine
+    engine: EngineName
     ray_address: str | None
     overwrite: bool
     progress: Progress | None
@@ -118,7 +118,7 @@ def check_choice(option: str, value: str | None, choices: Any, more: Callable[[]
         more: returns names that other packages add.
 
     Example:
-        >>> check_choice("store", "zar", Store)
+        >>> check_choice("store", "zar", StoreName)
         Traceback (most recent call last):
         ...
         rlx.errors.OptionError: `store` 'zar' is unknown: expected zarr, memmap

@@ -12,7 +12,7 @@ from rlx.errors import CollectError, DatasetExistsError, OptionError, WorkerLost
 from rlx.files.urls import check_path
 from rlx.progress import Progress, receiver
 from rlx.store.codec import Codec
-from rlx.verbs.arguments import Autoreset, Options, RewardDtype, Store, StrPath, check_exclusive, chosen_codec
+from rlx.verbs.arguments import Autoreset, Options, RewardDtype, StoreName, StrPath, check_exclusive, chosen_codec
 from rlx.verbs.options import (
     CODEC,
     STORE,
@@ -87,7 +87,7 @@ def collect(
             default="no limit",
         ),
     ] = None,
-    store: Annotated[Store, replace(STORE, recorded=False)] = "zarr",
+    store: Annotated[StoreName, replace(STORE, recorded=False)] = "zarr",
     codec: Annotated[str | Codec | None, replace(CODEC, recorded=False)] = None,
     engine: EngineOption = "local",
     ray_address: RayAddressOption = None,

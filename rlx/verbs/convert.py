@@ -13,7 +13,7 @@ from rlx.verbs.arguments import (
     ExportFormat,
     OnError,
     Options,
-    Store,
+    StoreName,
     StrPath,
     WriteArguments,
     check_source_format,
@@ -52,7 +52,7 @@ class _ConvertArguments(WriteArguments, total=False):
 
 @overload
 def convert(
-    source: StrPath, destination: StrPath, *, to: Store = "zarr", **arguments: Unpack[_ConvertArguments]
+    source: StrPath, destination: StrPath, *, to: StoreName = "zarr", **arguments: Unpack[_ConvertArguments]
 ) -> "Report": ...
 
 
@@ -141,7 +141,7 @@ def convert(
     check_source_format(from_)
     check_path("source", source)
     check_path("destination", destination, "a path")
-    is_export = to not in get_args(Store)
+    is_export = to not in get_args(StoreName)
     for name, is_given, needed in (
         ("`capacity`", capacity is not None and to != "dopamine", "dopamine"),
         ("`codec`", codec is not None and is_export, "zarr or memmap"),

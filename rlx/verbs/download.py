@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Literal, Unpack, overload
 from rlx.errors import OptionError
 from rlx.files.urls import check_path
 from rlx.progress import Progress, receiver
-from rlx.verbs.arguments import Layout, OnError, Options, Store, StrPath, WriteArguments, chosen_codec, shard_numbers
+from rlx.verbs.arguments import (
+    LayoutName,
+    OnError,
+    Options,
+    StoreName,
+    StrPath,
+    WriteArguments,
+    chosen_codec,
+    shard_numbers,
+)
 from rlx.verbs.options import (
     SOURCE,
     Argument,
@@ -39,9 +48,9 @@ def _runs() -> Iterable[str]:
 class _DownloadArguments(WriteArguments, total=False):
     output: StrPath | None
     source: StrPath | None
-    layout: Layout | None
+    layout: LayoutName | None
     shards: Iterable[int] | None
-    store: Store
+    store: StoreName
     jobs: int | None
     keep_source: bool
     on_error: OnError
@@ -77,7 +86,7 @@ def download(
         ),
     ] = None,
     source: Annotated[StrPath | None, SOURCE] = None,
-    layout: Annotated[Layout | None, Option("File layout of the source.", default="auto-detected")] = None,
+    layout: Annotated[LayoutName | None, Option("File layout of the source.", default="auto-detected")] = None,
     shards: ShardsOption = None,
     store: StoreOption = "zarr",
     codec: CodecOption = None,

@@ -11,7 +11,7 @@ from rlx.files.urls import check_path
 from rlx.numbers import check_whole
 from rlx.progress import Progress, receiver
 from rlx.store.codec import Codec
-from rlx.verbs.arguments import Options, SplitUnit, Store, StrPath, chosen_codec, numbers, paths
+from rlx.verbs.arguments import Options, SplitUnit, StoreName, StrPath, chosen_codec, numbers, paths
 from rlx.verbs.options import (
     CODEC,
     STORE,
@@ -40,7 +40,7 @@ def merge(
     ],
     output: Annotated[StrPath, Option("Directory of the new dataset.", metavar="DIR", short="-o", recorded=False)],
     *,
-    to: Annotated[Store | None, replace(STORE, default="that of the datasets")] = None,
+    to: Annotated[StoreName | None, replace(STORE, default="that of the datasets")] = None,
     codec: Annotated[str | Codec | None, replace(CODEC, default="that of the datasets, unless --to is given")] = None,
     jobs: JobsOption = None,
     overwrite: OverwriteOption = False,

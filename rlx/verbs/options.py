@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from rlx.formats.registry import readable
 from rlx.numbers import check_real, check_whole
 from rlx.store.codec import Codec
-from rlx.verbs.arguments import Engine, OnError, SourceFormat, Store, StrPath, check_choice, command_line, paths
+from rlx.verbs.arguments import EngineName, OnError, SourceFormat, StoreName, StrPath, check_choice, command_line, paths
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -93,9 +93,9 @@ ANY_DATASET = Argument(
     "Path of a dataset, its id below $RLX_HOME, or its URL.", metavar="DATASET", completes=dataset_names
 )
 AnyDatasetArgument = Annotated[StrPath, ANY_DATASET]
-StoreOption = Annotated[Store, STORE]
+StoreOption = Annotated[StoreName, STORE]
 CodecOption = Annotated[str | Codec | None, CODEC]
-EngineOption = Annotated[Engine, Option("Where workers run: this machine, or a Ray cluster.", recorded=False)]
+EngineOption = Annotated[EngineName, Option("Where workers run: this machine, or a Ray cluster.", recorded=False)]
 RayAddressOption = Annotated[
     str | None,
     Option(

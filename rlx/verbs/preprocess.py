@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Unpack, overload
 from rlx.errors import OptionError, PartialError, TransformError, TransformOptionError
 from rlx.files.urls import check_path
 from rlx.progress import Progress, receiver
-from rlx.verbs.arguments import FunctionUnit, Options, Store, StrPath, WriteArguments, chosen_codec
+from rlx.verbs.arguments import FunctionUnit, Options, StoreName, StrPath, WriteArguments, chosen_codec
 from rlx.verbs.options import (
     Argument,
     CodecOption,
@@ -41,7 +41,7 @@ class PreprocessArguments(WriteArguments, total=False):
     chunk_size: int
     steps: int | None
     num_workers: int | None
-    store: Store
+    store: StoreName
 
 
 class _PreprocessArguments(PreprocessArguments, total=False):

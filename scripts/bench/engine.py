@@ -14,7 +14,7 @@ from typing import Any
 
 import rlx
 from rlx.engine.ray_cluster import ray_cluster
-from rlx.verbs.arguments import Engine
+from rlx.verbs.arguments import EngineName
 from scripts.bench import timing
 from scripts.bench.convert import rate, write_unplugged
 from scripts.bench.play import GAMES, play
@@ -22,7 +22,7 @@ from scripts.bench.play import GAMES, play
 WORKERS = 2
 
 
-def anew(source: Path, destination: Path, engine: Engine) -> None:
+def anew(source: Path, destination: Path, engine: EngineName) -> None:
     """Converts a run, from the start."""
     rlx.convert(source, destination, jobs=WORKERS, overwrite=destination.exists(), engine=engine)
 

@@ -8,7 +8,7 @@ import pytest
 
 import rlx
 from rlx.manifest import Manifest
-from rlx.verbs.arguments import Store
+from rlx.verbs.arguments import StoreName
 from rlx.verbs.comparison import Difference
 from tests.factories import LARGE, make_block, write_dataset
 from tests.verbs.pushes import write
@@ -32,7 +32,7 @@ def test_a_copy_is_equal_without_reading_it(dataset: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("to", ["zarr", "memmap"])
-def test_another_store_or_codec_holds_the_same_steps(dataset: Path, tmp_path: Path, to: Store) -> None:
+def test_another_store_or_codec_holds_the_same_steps(dataset: Path, tmp_path: Path, to: StoreName) -> None:
     rlx.convert(dataset, tmp_path / "copy", to=to, codec="zstd:level=1" if to == "zarr" else None)
     found = rlx.diff(dataset, tmp_path / "copy")
     assert found.read == 24
