@@ -33,9 +33,9 @@ BOUNDS = {
     "extend 100 steps in memory": 27,
     "sample 32 in memory": 34,
     "slices in memory": 80,
-    "sample 32 of a dataset": 90,
-    "slices of a dataset": 118,
-    "a trajectory of a dataset": 42,
+    "sample 32 of a dataset": 85,
+    "slices of a dataset": 114,
+    "a trajectory of a dataset": 41,
 }
 _RUN = Path(__file__).parent / "sample_run"
 _WARMUP, _CALLS = 2, 100

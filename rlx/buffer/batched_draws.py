@@ -11,9 +11,15 @@ from rlx.buffer.sampler.slices import SliceSampler
 from rlx.buffer.sampler.steps import RandomSampler
 from rlx.buffer.storage.dataset import DatasetStorage
 from rlx.buffer.transform.batches import FrameStack
-from rlx.buffer.transform.compose import chosen_marks
+from rlx.buffer.transform.compose import chosen_marks, for_batch
+from rlx.buffer.transform.goals import Goals
+from rlx.buffer.transform.group import Group
+from rlx.buffer.transform.trajectories import NextAction, Timestep, TrajectoryColumns
 from rlx.errors import RlxError
 from rlx.store.ted import PlannedBatches
+from rlx.transform.protocol import as_path, is_random
+
+_PLANNED = (Timestep, TrajectoryColumns, NextAction, Goals)  # subclasses may do anything
 
 
 def batches_at_once(size: int) -> int:
@@ -25,8 +31,18 @@ def is_planned(storage: Storage, around: Sequence[Any]) -> TypeGuard[DatasetStor
     """Return whether batches of a storage through transforms that need neighbours may be read as planned."""
     if type(storage) is not DatasetStorage:  # others may read steps in their own way
         return False
-    is_stack = len(around) == 1 and type(around[0]) is FrameStack
-    return not around or (is_stack and not storage.has("steps_to_next_obs"))
+    if not around:
+        return True
+    first, others = _split(around)
+    if first and storage.has("steps_to_next_obs"):
+        return False
+    return all(type(part) in _PLANNED for part in others)
+
+
+def _split(around: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Return ``FrameStack``, if it is the first transform, and the others."""
+    count = int(bool(around) and type(around[0]) is FrameStack)
+    return around[:count], around[count:]
 
 
 def planned(
@@ -35,6 +51,7 @@ def planned(
     rows: Rows,
     marks: Mapping[Any, Any] | None = None,
     only: Keys | None = None,
+    chances: Sequence[tuple[int, Rows]] | None = None,
 ) -> PlannedBatches | None:
     """Return batches of the steps at rows [batches, *shape] of a dataset; None if they must be read one by one.
 
@@ -42,11 +59,26 @@ def planned(
         around: transforms that need neighbours.
         marks: values to add to the batches, as ``DatasetStorage.plan`` takes them.
         only: keys to read; all by default.
+        chances: the number of each batch's random numbers, and [*shape] the places of its steps, as ``for_batch`` takes
+            them; None where nothing may be drawn.
     """
     if not is_planned(storage, around):
         return None
-    keys, stack = (around[0].keys, around[0].stack) if around else ((), None)
-    return storage.plan(rows, keys, stack, marks if only is None else chosen_marks(marks or {}, only), only)
+    first, others = _split(around) if around else ((), ())
+    keys, stack = (first[0].keys, first[0].stack) if first else ((), None)
+    group = Group(storage, rows, only, {} if stack is None else {"/".join(as_path(key)): stack for key in keys})
+    for place, part in enumerate(others, len(first)):
+        if is_random(part) and chances is None:
+            return None
+        drawn = [for_batch([part], number, places, place)[0] for number, places in chances or ()]
+        if not part.plan(group, drawn):
+            return None
+    added: Mapping[Any, Any] = {**group.marks, **(marks or {})}
+    if only is not None:
+        if not all(map(group.has, map(as_path, only))):
+            return None
+        added, only = chosen_marks(added, only), [key for key in only if storage.has_below(key)]
+    return storage.plan(rows, keys, stack, added, only, group.more, group.after)
 
 
 class DrawsAhead:

@@ -400,7 +400,11 @@ class Loader(IterableDataset[TensorDictBase]):
         if len(self._parts) > 1 or stop > self._limit:  # the last batch is smaller
             return None
         mine = np.s_[:: chosen.step, self._share(size)]
-        return self._parts[0].plan(lambda: self._order.elements(epoch, first, stop).reshape(-1, size)[mine], epoch)
+        return self._parts[0].plan(
+            lambda: self._order.elements(epoch, first, stop).reshape(-1, size)[mine],
+            epoch,
+            lambda elements: [self._chance(epoch, number, elements) for number in chosen] if self._is_random else [],
+        )
 
     def _mine(self, epoch: int, number: int) -> Rows:
         first = number - number % self._at_once

@@ -133,14 +133,21 @@ class Part:
         self.__dict__.update(state)
         self.renew()
 
-    def plan(self, choose: Callable[[], Rows], epoch: int) -> PlannedBatches | None:
-        """Return batches of the elements [batches, n] that ``choose`` returns; None where they are read one by one."""
+    def plan(
+        self, choose: Callable[[], Rows], epoch: int, chances: Callable[[int], Sequence[tuple[int, Rows]]]
+    ) -> PlannedBatches | None:
+        """Return batches of the elements [batches, n] that ``choose`` returns; None where they are read one by one.
+
+        Args:
+            chances: of n, the number of each batch's random numbers, and the places of its steps, as for ``read``.
+        """
         if self._buffer is not None or not is_planned(self.storage, self._around):
             return None
         elements = choose()
         rows, marks = self._cut(elements.reshape(-1), epoch)
         shaped = rows.reshape(*elements.shape, *rows.shape[1:])
-        return planned(self.storage, self._around, shaped, marks, self._keys)
+        drawn = [(number, places.reshape(-1)) for number, places in chances(elements.shape[1])]
+        return planned(self.storage, self._around, shaped, marks, self._keys, drawn)
 
     def read(self, elements: Rows, epoch: int, number: int | None = None, places: Rows | None = None) -> TensorDictBase:
         """Return steps [n], or slices [n, slice_len].

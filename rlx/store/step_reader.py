@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -90,6 +90,10 @@ class StepReader:
         is_last = self._last[trajectory] == steps
         step, observation = steps - self._first_step[trajectory], steps - self._first_row[trajectory]
         return Places(steps, trajectory, self._shard[trajectory], is_last, step, observation)
+
+    def states(self, steps: Indices, is_final: NDArray[np.bool_]) -> Places:
+        """Return where the observations of steps [n] are or, where ``is_final``, those that they led to."""
+        return _led_to(self.locate(steps), is_final)
 
     def read_all(
         self,
@@ -181,7 +185,8 @@ class StepReader:
         if asked for."""
         if stack is None:
             return self._gather(name, places.shard, places.observation + side)
-        return self._stacks(name, places.shard, places.observation, self._elapsed(places), stack, side)[0]
+        found: Rows = self._stacks(name, places.shard, places.observation, self._elapsed(places), stack, side)[0]
+        return found
 
     def _elapsed(self, places: Places) -> Indices:
         """Return [n] steps of its trajectory before each step."""
@@ -206,14 +211,15 @@ class StepReader:
         field = self._shards.schema[name]
         is_observed, rest = field.role == Role.OBSERVATION, field.shape if stack is None else (stack.k, *field.shape)
         shard, local = places.shard, places.observation if is_observed else places.step
-        elapsed = (local if stack is None else self._elapsed(places)).reshape(shape[0], -1)
         if stack is None and side:
             local = local + side
         shard, local = shard.reshape(shape[0], -1), local.reshape(shape[0], -1)
+        if stack is not None:
+            shards, rows, is_before = _frames(shard, local, self._elapsed(places).reshape(local.shape), stack, side)
 
         def read(batch: int) -> list[Rows]:
             if stack is not None:
-                found: Sequence[Rows] = self._stacks(name, shard[batch], local[batch], elapsed[batch], stack, side)
+                found: Sequence[Rows] | Rows = self._stacked(name, shards[batch], rows[batch], is_before[batch], stack)
             elif is_observed and side is None:
                 found = self._observed(name, shard[batch], local[batch])
             else:
@@ -224,8 +230,8 @@ class StepReader:
 
     def _stacks(
         self, name: str, shard: Indices, local: Indices, elapsed: Indices, stack: Stack, side: int | None = None
-    ) -> Sequence[Rows]:
-        """Return [n, k, *shape] the stacks at each step and one step later, or of one side.
+    ) -> Rows:
+        """Return [sides, n, k, *shape] the stacks at each step and one step later, or of one side.
 
         Args:
             shard: [n] of each step.
@@ -233,12 +239,11 @@ class StepReader:
             elapsed: [n] observations of its trajectory before that one.
             side: as for ``planned``.
         """
-        n, k = len(local), stack.k
-        ahead = np.array([0, 1] if side is None else [side])[:, None]
-        back, before = np.arange(k - 1, -1, -1), (elapsed + ahead).reshape(-1, 1)  # [k], [sides * n, 1]
-        newest = (local + ahead).reshape(-1, 1)
-        shards, rows = np.repeat(np.tile(shard, len(ahead)), k), (newest - np.minimum(back, before)).reshape(-1)
-        read = None
+        return self._stacked(name, *_frames(shard, local, elapsed, stack, side), stack)
+
+    def _stacked(self, name: str, shard: Indices, local: Indices, is_before: NDArray[np.bool_], stack: Stack) -> Rows:
+        """Return [sides, n, k, *shape] the stacks of frames, as ``_frames`` gives them."""
+        shards, rows, read = shard.reshape(-1), local.reshape(-1), None
         if not self._are_repeats_free(name):
             _, first, position = np.unique(
                 rows + self._shards.first_row[shards], return_index=True, return_inverse=True
@@ -248,8 +253,8 @@ class StepReader:
         if read is None:
             read = self._gather(name, shards, rows)
         if stack.padding == "zeros":
-            read[(back > before).reshape(-1)] = 0
-        return list(read.reshape(len(ahead), n, k, *read.shape[1:]))
+            read[is_before.reshape(-1)] = 0
+        return read.reshape(*local.shape, *read.shape[1:])
 
     def _are_repeats_free(self, name: str) -> bool:
         """Return whether asking twice for a row costs no more than a copy."""
@@ -284,6 +289,27 @@ class StepReader:
         for number, rows in zip(numbers, read, strict=True):
             result[places[number]] = rows
         return result
+
+
+def _frames(
+    shard: Indices, local: Indices, elapsed: Indices, stack: Stack, side: int | None
+) -> tuple[Indices, Indices, NDArray[np.bool_]]:
+    """Return [*batches, sides, n, k] the shards and the observations of stacks at steps [*batches, n].
+
+    Also which of them stand for ones before the first of the trajectory.
+
+    Args:
+        shard, local, elapsed, side: as for ``StepReader._stacks``.
+    """
+    ahead = np.array([0, 1] if side is None else [side])[:, None, None]
+    back = np.arange(stack.k - 1, -1, -1)
+    before = elapsed[..., None, :, None] + ahead
+    rows = local[..., None, :, None] + ahead - np.minimum(back, before)
+    return np.broadcast_to(shard[..., None, :, None], rows.shape), rows, back > before
+
+
+def _led_to(places: Places, is_final: NDArray[np.bool_]) -> Places:
+    return replace(places, steps=places.steps + is_final, observation=places.observation + is_final)
 
 
 def _is_run(places: Places) -> bool:
@@ -336,6 +362,11 @@ class SelectedSteps(StepReader):
         trajectory = self.start.searchsorted(steps, side="right") - 1
         whole = self._reader.locate(steps + self._shift[trajectory])
         return SelectedPlaces(steps, trajectory, whole.shard, whole.is_last, whole.step, whole.observation, whole)
+
+    def states(self, steps: Indices, is_final: NDArray[np.bool_]) -> Places:
+        """Return where the observations of steps [n] are or, where ``is_final``, those that they led to."""
+        places = self.locate(steps)
+        return replace(places, whole=_led_to(places.whole, is_final))
 
     def check_lengths(self) -> None:
         """Raise CorruptDatasetError if a file of an open shard has been cut since it was opened."""

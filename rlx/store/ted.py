@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -194,6 +194,8 @@ class PlannedBatches:
         steps: [batches, *shape] the steps.
         marks: values to add, or to join with flags under ``next``, by path, each [steps, ...].
         keys: paths of the leaves, or of groups of leaves, that are read; all by default.
+        more: leaves to add, by path: each a function that ``StepReader.planned`` returned.
+        after: functions that change each batch once it is read.
     """
 
     def __init__(
@@ -204,7 +206,10 @@ class PlannedBatches:
         stacks: Mapping[str, Stack] | None = None,
         marks: Mapping[Path, Rows] | None = None,
         keys: Sequence[Path] | None = None,
+        more: Mapping[Path, Callable[[int], list[Rows]]] | None = None,
+        after: Sequence[Callable[[TensorDict], object]] = (),
     ) -> None:
+        self._after = after
         self._check_lengths = reader.check_lengths
         self._shape = torch.Size(steps.shape[1:])
         places = reader.locate(steps.reshape(-1))
@@ -213,6 +218,7 @@ class PlannedBatches:
         names, sides = (list(schema.fields), dict[str, int]()) if paths is None else _fields_of(schema, paths)
         large = [name for name in names if schema[name].row_bytes >= MIN_ROW_BYTES or name in stacked]
         self._read = [reader.planned(name, places, steps.shape, stacked.get(name), sides.get(name)) for name in large]
+        self._read += (more or {}).values()
         rows = reader.read_all(places, names=[name for name in names if name not in large], sides=sides)
         small = _small(schema, places, rows, marks or {}, paths)
         alike: dict[Any, list[Path]] = {}
@@ -225,11 +231,13 @@ class PlannedBatches:
         ]
         read = [path for paths in alike.values() for path in paths]
         read += [path for name in large for path in paths_of(schema, name) if paths is None or path in paths]
+        read += more or {}
         numbers = {path: i for i, path in enumerate(read)}
         tree: Tree = {}
         for path in [
             *(paths_of_all(schema) if paths is None else paths),
             *(path for path in small if path in (marks or {})),
+            *(more or {}),
         ]:
             put(tree, path, numbers[path])
         self._nodes = _nodes(tree, len(numbers))
@@ -244,6 +252,8 @@ class PlannedBatches:
             children = dict(zip(keys, [values[i] for i in numbers], strict=True))
             values.append(self._make(children, self._shape))
         batch: TensorDict = values[-1]
+        for change in self._after:
+            change(batch)
         return batch
 
 

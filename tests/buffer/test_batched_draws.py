@@ -11,12 +11,15 @@ import torch
 
 import rlx
 from rlx.buffer import (
+    Compose,
     DatasetStorage,
     FrameStack,
+    NextAction,
     RandomSampler,
     ReplayBuffer,
     SliceSampler,
     TensorDictReplayBuffer,
+    Timestep,
     unchanged,
 )
 from rlx.errors import RlxError, TransformError
@@ -66,9 +69,11 @@ def assert_same(one: Any, other: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("make", [ReplayBuffer, TensorDictReplayBuffer])
-@pytest.mark.parametrize("transform", [None, FrameStack(3), FrameStack(3, "zeros")])
+@pytest.mark.parametrize(
+    "transform", [None, FrameStack(3), FrameStack(3, "zeros"), Compose(FrameStack(3), Timestep(), NextAction())]
+)
 def test_batches_are_those_drawn_one_by_one(
-    dataset: Dataset, kind: str, make: Callable[..., ReplayBuffer], transform: FrameStack | None
+    dataset: Dataset, kind: str, make: Callable[..., ReplayBuffer], transform: Any
 ) -> None:
     ahead, alone, how = KINDS[kind]
     found, expected = (

@@ -1,7 +1,7 @@
 """A dataset as the read-only storage of a replay buffer; step i is row i."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -114,6 +114,8 @@ class DatasetStorage(Storage):
         stack: Stack | None = None,
         marks: Mapping[Any, Column] | None = None,
         only: Keys | None = None,
+        more: Mapping[Any, Callable[[int], list[Column]]] | None = None,
+        after: Sequence[Callable[[Any], object]] = (),
     ) -> PlannedBatches | None:
         """Return batches of the steps at these rows [batches, *shape], located at once; observations may be stacked.
 
@@ -125,21 +127,24 @@ class DatasetStorage(Storage):
             stack: how to stack them.
             marks: values to add, by TED key, as ``write_info`` does; each [steps, ...].
             only: TED keys to read, each a leaf or a group; all by default.
+            more: leaves to add, as ``PlannedBatches`` takes them.
+            after: functions that change each batch once it is read.
 
         Raises:
             IndexError: no such row.
             KeyError: a key that is not stored.
         """
-        schema, names = self.dataset.schema, ["/".join(as_path(key)) for key in keys]
+        schema = self.dataset.schema
         if self.dataset.steps.is_remote or any(field.is_text for field in schema.fields.values()):
             return None
-        if not {*names} <= {*schema.names(Role.OBSERVATION)}:
+        names = ["/".join(as_path(key)) for key in keys] if keys else []
+        if names and not {*names} <= {*schema.names(Role.OBSERVATION)}:
             return None
         _check(rows.reshape(-1), self.max_size)
-        added = {as_path(key): values for key, values in (marks or {}).items()}
+        added = {as_path(key): values for key, values in marks.items()} if marks else {}
         stacks = {} if stack is None else dict.fromkeys(names, stack)
         paths = None if only is None else [as_path(key) for key in only]
-        return PlannedBatches(self.dataset.steps, schema, rows, stacks, added, paths)
+        return PlannedBatches(self.dataset.steps, schema, rows, stacks, added, paths, more, after)
 
     def get_flags(self, rows: Rows, keys: Keys) -> dict[NestedKey, NDArray[np.bool_]]:
         """Return [n, 1] those of these flags that every step has, by key; "done" and its parts come from the table."""

@@ -8,7 +8,6 @@ it: the n-step return of clipped rewards, the stack of the frames n steps ahead.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -57,12 +56,15 @@ class StoredSteps(_Reader):
     def __init__(self, storage: Storage, index: Callable[[], Neighbours]) -> None:
         self._storage = storage
         self._make_index = index
+        self._index: Neighbours | None = None  # a cached_property would lock, in Python 3.11, those of all buffers
         self._batch: TensorDictBase | None = None
 
-    @cached_property
+    @property
     def index(self) -> Neighbours:
         """Which rows follow each other."""
-        return self._make_index()
+        if self._index is None:
+            self._index = self._make_index()
+        return self._index
 
     def read(self, rows: Rows, keys: Keys | None = None) -> TensorDictBase:
         """Return the steps [n] at these rows."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from functools import partial
+from typing import Any, Protocol, Self, cast
 
 import numpy as np
 import torch
@@ -14,6 +15,8 @@ from tensordict import NestedKey, TensorDictBase
 
 from rlx.buffer.protocol import Keys, Rows
 from rlx.buffer.storage.dataset import DatasetTrajectoryIndex
+from rlx.buffer.storage.step_schema import signed
+from rlx.buffer.transform.group import Group
 from rlx.errors import SchemaMismatchError, TransformError
 from rlx.numbers import check_real, check_whole
 from rlx.transform.multi_step import NStep, ReturnToGo
@@ -98,31 +101,78 @@ class Goals(Random):
         goals = [as_path(goal) for goal in self.keys]
         made = [*goals, *(("next", *goal) for goal in goals)]
         added = [*made, *([] if self.steps_key is None else [as_path(self.steps_key)])]
-        is_rewarded = self.reward_fn is not None and wanted(self.reward_key, keys)
+        is_rewarded = self._is_rewarded(keys)
         if not (is_rewarded or any(wanted(path, keys) for path in added)):
             return below.read(rows, keys)  # also where a later mixture asks for the states of other steps
         # Only the user's function knows which keys it needs.
         batch = below.read(rows, None if keys is None or is_rewarded else [*keys, *made])
-        chance = self._next_chance()
-        drawn = chance.uniform(self.seed, len(rows), 2)
-        kind = self._edges().searchsorted(drawn[:, 0], side="right")
-        index = cast("_Stored", below.index)
-        remaining = index.remaining(rows)
-        ahead = self._ahead(kind, drawn[:, 1], self._reachable(batch, keys, below, rows, remaining))
-        source: Rows = index.after(rows, np.minimum(ahead, remaining - 1))
-        if (any_step := kind == _RANDOM).any():
-            source[any_step] = index.row_at((drawn[any_step, 1] * len(index)).astype(np.int64))
-        is_new, is_final = kind < len(_KINDS), ahead == remaining
+        drawn = self._next_chance().uniform(self.seed, len(rows), 2)
+        has_finals = self._has_finals(batch, keys, below, rows)
+        is_new, source, is_final, ahead = self._chosen(drawn, rows, cast("_Stored", below.index), has_finals=has_finals)
         found = _states(below, [as_path(state) for state in self.keys.values()], source[is_new], is_final[is_new])
         for goal, states in zip(self.keys, found, strict=True):
             self._put(batch, as_path(goal), states, is_new)
         if self.steps_key is not None:
-            ahead[any_step] = np.where(source[any_step] == rows[any_step], 0, -1)
-            steps = torch.from_numpy(np.where(is_new, ahead, -2)[:, None])
-            batch.set(self.steps_key, steps.to(batch.device or "cpu"))
+            batch.set(self.steps_key, torch.from_numpy(ahead[:, None]).to(batch.device or "cpu"))
         if self.reward_fn is not None and is_rewarded and is_new.any():
             rewarded(batch, self.reward_fn, self.reward_key, is_new)
         return batch
+
+    def plan(self, group: Group, drawn: Sequence[Self]) -> bool:
+        """Add goals to batches, for each of which one of ``drawn`` has the random numbers.
+
+        Return whether this is possible for several at once, with the result of ``around`` for each.
+        """
+        goals = {as_path(goal): as_path(state) for goal, state in self.keys.items()}
+        made = [*goals, *([] if self.steps_key is None else [as_path(self.steps_key)])]
+        is_rewarded = self._is_rewarded(group.keys)
+        is_stored = all(map(group.storage.has, goals.values()))
+        has_others = sum(self._shares) < 1 - _ROUNDING or any(
+            map(group.has, [*made, *(("next", *key) for key in goals)])
+        )
+        if not is_stored or has_others or (is_rewarded and (group.keys is not None or group.rows.ndim > 2)):
+            return False
+        if not (is_rewarded or any(wanted(path, group.keys) for path in made)):
+            return True
+        rows, count = group.rows.reshape(-1), group.rows[0].size
+        chances = np.concatenate([one._next_chance().uniform(self.seed, count, 2) for one in drawn])
+        has_finals = all(group.storage.has(("next", *state)) for state in goals.values())
+        index: Any = group.storage.index()
+        _, source, is_final, ahead = self._chosen(chances, rows, index, has_finals=has_finals)
+        places = group.storage.dataset.steps.states(source, is_final)
+        for goal, state in goals.items():
+            if wanted(goal, group.keys):
+                group.add_states(goal, state, source, places)
+        if self.steps_key is not None and wanted(self.steps_key, group.keys):
+            group.marks[as_path(self.steps_key)] = ahead[:, None]
+        if is_rewarded and self.reward_fn is not None:
+            is_new = np.ones(count, bool)
+            group.after.append(partial(rewarded, reward_fn=self.reward_fn, key=self.reward_key, is_new=is_new))
+        return True
+
+    def _is_rewarded(self, keys: Keys | None) -> bool:
+        return self.reward_fn is not None and wanted(self.reward_key, keys)
+
+    def _chosen(
+        self, drawn: NDArray[np.float64], rows: Rows, index: _Stored, *, has_finals: bool
+    ) -> tuple[NDArray[np.bool_], Rows, NDArray[np.bool_], Rows]:
+        """Return [n] whether steps get new goals, whose states these are, whether the one that a step led to, and what
+        ``steps_key`` says.
+
+        Args:
+            drawn: [n, 2] random numbers.
+            has_finals: whether states that a trajectory's last step led to may be goals, if they were recorded.
+        """
+        kind = self._edges().searchsorted(drawn[:, 0], side="right")
+        remaining = index.remaining(rows)
+        last = remaining - (~_final_recorded(index, rows) if has_finals else 1)
+        ahead = self._ahead(kind, drawn[:, 1], last)
+        source: Rows = index.after(rows, np.minimum(ahead, remaining - 1))
+        is_new, is_final = kind < len(_KINDS), ahead == remaining
+        if (any_step := kind == _RANDOM).any():
+            source[any_step] = index.row_at((drawn[any_step, 1] * len(index)).astype(np.int64))
+            ahead[any_step] = np.where(source[any_step] == rows[any_step], 0, -1)
+        return is_new, source, is_final, np.where(is_new, ahead, -2)
 
     def _edges(self) -> NDArray[np.float64]:
         edges = np.cumsum(self._shares)
@@ -139,8 +189,8 @@ class Goals(Random):
         ahead[later] = 1 + np.minimum(waits, last[later] - 1).astype(np.int64)
         return ahead
 
-    def _reachable(self, batch: TensorDictBase, keys: Keys | None, below: Reader, rows: Rows, remaining: Rows) -> Rows:
-        """Return [n] how many states of its trajectory follow each step's own, those that were recorded."""
+    def _has_finals(self, batch: TensorDictBase, keys: Keys | None, below: Reader, rows: Rows) -> bool:
+        """Return whether all states are stored under ``next``, too."""
         lacking = [
             path
             for path in (("next", *as_path(state)) for state in self.keys.values())
@@ -149,13 +199,7 @@ class Goals(Random):
         if lacking and keys is not None:  # maybe only because it was not asked for
             one = below.read(rows[:1], lacking)
             lacking = [path for path in lacking if one.get(path, None) is None]
-        if lacking:
-            return remaining - 1
-        index = below.index
-        if isinstance(index, DatasetTrajectoryIndex):
-            trajectory, _ = index.locate(rows)
-            return remaining - ~index.table.final_recorded[trajectory]
-        return remaining
+        return not lacking
 
     def _put(self, batch: TensorDictBase, goal: tuple[str, ...], states: torch.Tensor, is_new: NDArray[Any]) -> None:
         for path in (goal, ("next", *goal)):
@@ -175,7 +219,7 @@ class Goals(Random):
                 )
             else:
                 at = torch.from_numpy(np.flatnonzero(is_new)).to(old.device)
-                batch.set(path, old.index_copy(0, at, states.to(old.dtype)))
+                batch.set(path, signed(old).index_copy(0, at, signed(states.to(old.dtype))).view(old.dtype))
 
 
 class _Stored(Neighbours, Protocol):
@@ -185,6 +229,14 @@ class _Stored(Neighbours, Protocol):
 
     def row_at(self, ordinals: Rows) -> Rows:
         """Return [n] the rows of the 0th, 1st, ... stored step."""
+
+
+def _final_recorded(index: _Stored, rows: Rows) -> NDArray[np.bool_]:
+    """Return [n] whether the last observation of each step's trajectory was recorded."""
+    if not isinstance(index, DatasetTrajectoryIndex):
+        return np.ones(len(rows), bool)
+    recorded: NDArray[np.bool_] = index.table.final_recorded[index.locate(rows)[0]]
+    return recorded
 
 
 def _states(
@@ -201,7 +253,7 @@ def _states(
             raise TransformError(f"{'/'.join(key)} is not stored: goals are taken from it")
         if led_to is not None:
             at = torch.from_numpy(last).to(states.device)
-            states = states.index_copy(0, at, led_to.get(("next", *key)))
+            states = signed(states).index_copy(0, at, signed(led_to.get(("next", *key)))).view(states.dtype)
         made.append(states)
     return made
 

@@ -11,14 +11,14 @@ from tensordict import NestedKey, TensorDictBase
 
 from rlx.buffer.protocol import Keys, Rows
 from rlx.buffer.storage.dataset import DatasetTrajectoryIndex
-from rlx.buffer.transform.compose import OverBatch
+from rlx.buffer.transform.group import Adding
 from rlx.errors import TransformError
 from rlx.transform.multi_step import NStep
 from rlx.transform.protocol import Reader, as_path, wanted
 from rlx.transform.selections import trajectory_values
 
 
-class Timestep(OverBatch):
+class Timestep(Adding):
     """Transform that adds the number of stored steps of the trajectory before each step: 0 at its first.
 
     Called with a batch [*B, T], it counts from the first step of a trajectory in its row.
@@ -38,6 +38,10 @@ class Timestep(OverBatch):
     def __repr__(self) -> str:
         return f"Timestep(key={'/'.join(self.key)!r})"
 
+    def made(self) -> list[tuple[str, ...]]:
+        """Return the path of the number."""
+        return [self.key]
+
     def around(self, rows: Rows, keys: Keys | None, below: Reader) -> TensorDictBase:
         """Return the steps at these rows with their numbers."""
         batch = below.read(rows, keys)
@@ -46,7 +50,7 @@ class Timestep(OverBatch):
         return batch
 
 
-class TrajectoryColumns(OverBatch):
+class TrajectoryColumns(Adding):
     """Transform that adds columns of the dataset's trajectory table: ``("trajectory", "return")`` and so on.
 
     Args:
@@ -72,6 +76,10 @@ class TrajectoryColumns(OverBatch):
     def __repr__(self) -> str:
         return f"TrajectoryColumns({', '.join(map(repr, self.columns))})"
 
+    def made(self) -> list[tuple[str, ...]]:
+        """Return the paths of the columns."""
+        return [("trajectory", column) for column in self.columns]
+
     def around(self, rows: Rows, keys: Keys | None, below: Reader) -> TensorDictBase:
         """Return the steps at these rows with the columns of their trajectories."""
         batch = below.read(rows, keys)
@@ -86,7 +94,7 @@ class TrajectoryColumns(OverBatch):
         return batch
 
 
-class NextAction(OverBatch):
+class NextAction(Adding):
     """Transform that adds the action after each step, at ``("next", "action")``, as SARSA needs it.
 
     A trajectory's last stored step has none: zeros, and False in the mask.
@@ -118,6 +126,14 @@ class NextAction(OverBatch):
         """Raise TransformError if a NStep that replaces ``next`` is among the transforms before this one."""
         if any(isinstance(part, NStep) and part.replaces_next for part in earlier):
             raise TransformError("NextAction after NStep would not be that of the next state; put NextAction first")
+
+    def made(self) -> list[tuple[str, ...]]:
+        """Return the paths of the actions and of the mask."""
+        return [*(("next", *key) for key in self.keys), self.mask]
+
+    def needs(self) -> Sequence[tuple[str, ...]]:
+        """Return the paths of the actions."""
+        return self.keys
 
     def around(self, rows: Rows, keys: Keys | None, below: Reader) -> TensorDictBase:
         """Return the steps at these rows with the actions after them."""
