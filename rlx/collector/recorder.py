@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import sys
@@ -237,7 +236,7 @@ class Recorder:
         for name, inside in self._choices.items():
             if not inside(acted[name]).all():
                 expected = leaves(self._action_space, "action")[name]
-                raise CollectError(f"the loop gave {name} {acted[name].tolist()}: expected numbers of {expected}, {at}")
+                raise self._loop.error(f"gave {name} {acted[name].tolist()}: expected numbers of {expected}", at)
         return acted
 
     def _fit_outputs(self, outputs: Arrays, at: At) -> Arrays:
@@ -262,7 +261,7 @@ class Recorder:
         if len(rows) != self._n or rows.shape[dims:] != field.shape or is_text != field.is_text:
             found = f"{'text' if is_text else rows.dtype}{list(rows.shape)}"
             expected = f"{field.dtype}{[self._n, *rows.shape[1:dims], *field.shape]}"
-            raise CollectError(f"{intake.giver} gave {name} of {found}, expected {expected} as before, {at}")
+            raise intake.error(f"gave {name} of {found}, expected {expected} as before", at)
         return rows if rows.dtype == field.numpy_dtype else intake.cast(name, rows, field.numpy_dtype, at, dims)
 
     def step(
@@ -490,17 +489,6 @@ class Recorder:
         for remark, steps in self._remarks.counts.items():
             if steps > 1:
                 logger.warning("%s: in %s steps, %s", self._path, f"{steps:,}", remark)
-
-
-def described(env: Any) -> str:
-    """Return the name of an environment, and where its class is defined."""
-    base = env.unwrapped
-    kind = type(base.envs[0].unwrapped if getattr(base, "envs", None) else base)
-    try:
-        place = f"{inspect.getsourcefile(kind)}, line {inspect.getsourcelines(kind)[1]}"
-    except (OSError, TypeError):
-        return environment_name(env)
-    return f"{environment_name(env)} ({kind.__name__} in {place})"
 
 
 def _listed(path: Path) -> Manifest | None:

@@ -13,9 +13,10 @@ from gymnasium.wrappers import Autoreset
 from numpy.typing import NDArray
 
 from rlx.collector.environment.autoreset import AutoresetMode
+from rlx.collector.environment.gym_env import environment_name
 from rlx.collector.environment.intake import Intake
 from rlx.collector.environment.vector import VectorEnvironment
-from rlx.collector.recorder import Recorder, described
+from rlx.collector.recorder import Recorder
 
 Keys = Collection[str | tuple[str, ...]] | Literal["all"]
 
@@ -75,7 +76,7 @@ class RecordExperience(gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> None:
         super().__init__(env)
         self._recorder = Recorder(
-            *(env, env.observation_space, env.action_space, None, path, Intake(described(env))),
+            *(env, env.observation_space, env.action_space, None, path, Intake(environment_name(env), env)),
             shard_steps=shard_steps,
             max_steps=max_steps,
             reward_dtype=reward_dtype,
@@ -167,7 +168,7 @@ class RecordVectorExperience(VectorWrapper):
     ) -> None:
         super().__init__(env)
         # For how to read it: the wrapper steps it.
-        self._environment = VectorEnvironment(env, described(env))
+        self._environment = VectorEnvironment(env, environment_name(env))
         if autoreset is not None:
             self._environment.declare(autoreset)
         self._ended = np.zeros(env.num_envs, bool)

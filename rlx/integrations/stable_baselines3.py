@@ -10,9 +10,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rlx.buffer.storage.compressed import IMAGE_BYTES, FrameLog
+from rlx.collector.environment.gym_env import environment_name
 from rlx.collector.environment.intake import Intake
 from rlx.collector.environment.lanes import in_lanes
-from rlx.collector.recorder import Recorder, described
+from rlx.collector.recorder import Recorder
 from rlx.errors import OptionError, check_installed
 from rlx.integrations.record import Keys
 
@@ -280,7 +281,7 @@ class RecordVecEnv(VecEnvWrapper):  # type: ignore[misc]  # as above
     ) -> None:
         super().__init__(venv)
         (spec,) = venv.get_attr("spec", 0)
-        base, intake = venv.unwrapped, Intake(described(venv))
+        base, intake = venv.unwrapped, Intake(environment_name(venv), venv)
         if isinstance(base, DummyVecEnv):  # a reset may write into the last observation
             base.envs = in_lanes(base.envs, intake)
         self._take = intake.taker(venv.observation_space, "observation")

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import subprocess
 import sys
 from collections import deque
@@ -243,9 +244,7 @@ def test_what_does_not_fit_is_an_error_at_once_and_costs_no_other_episode(
     with RecordExperience(Walk(gives=gives), tmp_path / "mine", shard_steps=shard_steps) as env:
         with pytest.raises(CollectError, match=expected) as caught:
             run(env, 12)
-        if "reward '" not in expected and "reward None" not in expected and kind != "complex reward":
-            assert "Walk in " in str(caught.value), "where its class is"
-            assert "test_record.py, line " in str(caught.value)
+        assert re.search(r"test_record\.py:\d+ in (step|reset)", str(caught.value)), "where it is defined"
     assert rlx.open(tmp_path / "mine").trajectories.length.tolist() == [4, 4]
     assert rlx.verify(tmp_path / "mine").ok
 

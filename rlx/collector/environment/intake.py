@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rlx.collector.environment.space import Arrays, Space, dtype_of, flatten, leaves, part_name
 from rlx.errors import CollectError
 from rlx.numbers import array_of
+from rlx.traces import definition
 
 logger = logging.getLogger(__name__)
 _WHOLE = "biu"
@@ -22,6 +23,8 @@ _EXACT = 1 << 53  # float64 holds all whole numbers up to here
 # The types of almost all rewards and flags, which need no further check.
 _REWARDS, _FLAGS = (float, np.float32), (bool, np.bool_)
 _FLOAT64: np.dtype[Any] = np.dtype(np.float64)
+# The methods that give values: of environments, those that users of TorchRL write too; of policies, modules' first.
+STEPS, RESETS, CHOOSES = ("step", "_step"), ("reset", "_reset"), ("forward", "__call__")
 SCALARS = int, float, str, np.generic
 
 
@@ -77,14 +80,30 @@ class Intake:
 
     Args:
         giver: who gives them, for messages.
+        source: the environment or the policy itself, for messages.
+        is_policy: whether it is a policy.
 
     Attributes:
         remarks: number of steps by what was kept although nothing declares it, or not kept, since the last ``drain``.
     """
 
-    def __init__(self, giver: str) -> None:
+    def __init__(self, giver: str, source: Any = None, *, is_policy: bool = False) -> None:
         self.giver = giver
+        self.source = source
+        self._is_policy = is_policy
         self.remarks: dict[str, int] = {}
+
+    def error(self, said: str, at: At | None = None, *, hint: str | None = None) -> CollectError:
+        """Return the error for what it gave, with its name, the step, and file and line of the method that gave it.
+
+        Args:
+            said: what follows its name.
+            at: where it was given; None if that is said, or unknown.
+            hint: of the error.
+        """
+        methods = CHOOSES if self._is_policy else RESETS if at is not None and not at.step else STEPS
+        where = definition(self.source, *methods)
+        return CollectError(f"{self.giver} {said}{'' if at is None else f', {at}'}{where}", hint=hint)
 
     def remark(self, remark: str, steps: int) -> None:
         """Add to the number of steps of a remark."""
@@ -142,7 +161,7 @@ class Intake:
             return array
         if (wrong := (array != 0) & (array != 1)).any():
             at = At(at.step, int(wrong.argmax())) if rows else at
-            raise CollectError(f"{self.giver} gave {name} {array[wrong][0].item()!r}, expected True or False, {at}")
+            raise self.error(f"gave {name} {array[wrong][0].item()!r}, expected True or False", at)
         return array.astype(bool)
 
     def _numbers(self, name: str, given: Any, expected: str, at: At, rows: tuple[int, ...]) -> NDArray[Any]:
@@ -159,7 +178,7 @@ class Intake:
             array = array.reshape(())
         if array.shape != rows or array.dtype.kind not in "biuf":
             found = f"of {array.dtype}{list(array.shape)}" if array.shape else repr(given)
-            raise CollectError(f"{self.giver} gave {name} {found}, {f'expected {[*rows]}' if rows else expected}, {at}")
+            raise self.error(f"gave {name} {found}, {f'expected {[*rows]}' if rows else expected}", at)
         return array
 
     def cast(self, name: str, values: NDArray[Any], dtype: np.dtype[Any], at: At | None, dims: int = 1) -> NDArray[Any]:
@@ -191,9 +210,10 @@ class Intake:
         if at is not None and dims:
             at = At(at.step + (first[1] if dims > 1 else 0), first[0])
         dtype = found.values.dtype
-        raise CollectError(
-            f"{self.giver} gave {name} {values[first].item()!r} of {values.dtype}, which {dtype} would change to "
-            f"{found.values[first].item()!r}{'' if at is None else f', {at}'}",
+        raise self.error(
+            f"gave {name} {values[first].item()!r} of {values.dtype}, which {dtype} would change to "
+            f"{found.values[first].item()!r}",
+            at,
             hint=f"{name} should be {dtype} in the first place, or declared to be {values.dtype}",
         )
 
@@ -232,7 +252,7 @@ class Taker:
         raise NotImplementedError
 
     def _refused(self, said: str, at: At | None) -> CollectError:
-        return CollectError(f"{self._intake.giver} gave {said}{'' if at is None else f', {at}'}")
+        return self._intake.error(f"gave {said}", at)
 
 
 class _Keys(Taker):
@@ -344,13 +364,18 @@ class _Leaf(Taker):
 
 
 class ActionCheck:
-    """Converter of a policy's outputs to actions that fit the space; raises if they do not."""
+    """Converter of a policy's outputs to actions that fit the space; raises if they do not.
 
-    def __init__(self, action_space: Space, num_envs: int) -> None:
+    Args:
+        policy: intake of the policy's values, whose errors name it.
+    """
+
+    def __init__(self, action_space: Space, num_envs: int, policy: Intake | None = None) -> None:
         self._space = action_space
         self._num_envs = num_envs
         self._leaves = leaves(action_space, "action")
-        self._take = Intake("policy").taker(action_space, "action")
+        self._policy = policy or Intake("policy", is_policy=True)
+        self._take = self._policy.taker(action_space, "action")
         leaf = self._leaves.get("action")
         # The start, number and dtype of actions that are one number of a few.
         self._discrete: tuple[int, int, np.dtype[Any]] | None = None
@@ -379,7 +404,7 @@ class ActionCheck:
             if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete):
                 inside = inside_of(leaf)
                 if inside is not None and not inside(fitting[name]).all():
-                    raise CollectError(f"policy gave {name} {fitting[name].tolist()}: expected numbers of {leaf}")
+                    raise self._policy.error(f"gave {name} {fitting[name].tolist()}: expected numbers of {leaf}")
         return taken, fitting
 
 

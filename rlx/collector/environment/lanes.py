@@ -13,8 +13,9 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from rlx.collector.environment.autoreset import SAME_STEP, AutoresetMode
-from rlx.collector.environment.intake import SCALARS, At, Intake, copied
+from rlx.collector.environment.intake import RESETS, SCALARS, STEPS, At, Intake, copied
 from rlx.collector.environment.space import Space, leaves
+from rlx.traces import definition
 
 # An entry of ``info``: the remarks of an environment in another process.
 REMARKS = "rlx_remarks"
@@ -48,12 +49,12 @@ class Lane(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Return gymnasium's two results."""
-        observation, info = reset_results(self.env.reset(seed=seed, options=options))
+        observation, info = reset_results(self.env.reset(seed=seed, options=options), self.env)
         return self._take(observation, At(0, self._number)), self._said(info) if self._sends else info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Return gymnasium's five results."""
-        observation, reward, terminated, truncated, info = step_results(self.env.step(action))
+        observation, reward, terminated, truncated, info = step_results(self.env.step(action), self.env)
         self._steps += 1
         if not (isinstance(reward, float) and type(terminated) is type(truncated) is bool):
             at = At(self._steps, self._number)
@@ -78,11 +79,12 @@ def plain_of(space: Space) -> tuple[Any, Any]:
     return (space.dtype, space.shape) if isinstance(space, spaces.Box) else (None, None)
 
 
-def reset_results(results: Any, *, of_several: bool = False) -> tuple[Any, Any]:
+def reset_results(results: Any, env: Any, *, of_several: bool = False) -> tuple[Any, Any]:
     """Return observation and info of a reset; raise TypeError if they are something else, such as old gym's.
 
     Args:
         results: as the environment returned them.
+        env: the environment, for the message.
         of_several: whether it is a vector environment, whose info may be a list.
     """
     kinds = (Mapping, list, tuple, np.ndarray) if of_several else Mapping
@@ -91,18 +93,22 @@ def reset_results(results: Any, *, of_several: bool = False) -> tuple[Any, Any]:
     raise TypeError(
         f"reset returned {_kind(results)}, expected (observation, info): "
         "without info it is the API of old gym; convert the environment, for example by the package shimmy"
+        + definition(env, *RESETS)
     )
 
 
-def step_results(results: Any) -> tuple[Any, Any, Any, Any, Any]:
-    """Return the five results of a step; raise TypeError if they are something else, such as old gym's four."""
+def step_results(results: Any, env: Any) -> tuple[Any, Any, Any, Any, Any]:
+    """Return the five results of a step; raise TypeError, which names where the environment's ``step`` is, if they are
+    something else, such as old gym's four.
+    """
     if isinstance(results, tuple | list) and len(results) == _RESULTS:
         return tuple(results)
     old = ""
     if isinstance(results, tuple) and len(results) == _RESULTS - 1:
         old = ": four are the API of old gym, whose done does not tell termination from truncation; convert the "
         old += "environment, for example by the package shimmy"
-    raise TypeError(f"step returned {_kind(results)}, expected (observation, reward, terminated, truncated, info){old}")
+    expected = f"expected (observation, reward, terminated, truncated, info){old}"
+    raise TypeError(f"step returned {_kind(results)}, {expected}{definition(env, *STEPS)}")
 
 
 def _kind(results: Any) -> str:
@@ -117,7 +123,7 @@ def in_lanes(envs: Sequence[gymnasium.Env[Any, Any]], intake: Intake) -> list[La
 def made_in_lane(make: MakeEnv, number: int, name: str) -> Any:
     """Return the environment that a function makes, in the process that calls it."""
     env = make()
-    return Lane(env, number, Intake(name), sends=True) if isinstance(env, gymnasium.Env) else env
+    return Lane(env, number, Intake(name, env), sends=True) if isinstance(env, gymnasium.Env) else env
 
 
 def add_info(infos: dict[str, Any], info: Mapping[Any, Any], env: int, num_envs: int) -> None:
@@ -160,7 +166,7 @@ class SerialVectorEnv(_Infos, SyncVectorEnv):
     def __init__(self, makes: Sequence[Any], name: str) -> None:
         super().__init__(makes, **SAME_STEP)
         self.metadata: dict[str, Any] = {**self.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
-        self.intake = Intake(name)
+        self.intake = Intake(name, self)
         self._bare = list(self.envs)
         self.envs: Any = in_lanes(self.envs, self.intake)
         space = self.single_observation_space
@@ -200,7 +206,7 @@ class SerialVectorEnv(_Infos, SyncVectorEnv):
         for number, (env, action) in enumerate(zip(self._bare, actions, strict=True)):
             results = env.step(action)
             if type(results) is not tuple or len(results) != _RESULTS:
-                results = step_results(results)
+                results = step_results(results, env)
             observation, reward, is_terminated, is_truncated, info = results
             if not (isinstance(reward, float) and type(is_terminated) is type(is_truncated) is bool):
                 at = At(self._steps, number)
@@ -210,7 +216,7 @@ class SerialVectorEnv(_Infos, SyncVectorEnv):
                 terminated[number], truncated[number] = is_terminated, is_truncated
                 final = self._take(observation, At(self._steps, number))
                 infos = self._add_info(infos, {"final_obs": final, "final_info": info}, number)
-                observation, info = reset_results(env.reset())
+                observation, info = reset_results(env.reset(), env)
             if info:
                 infos = self._add_info(infos, info, number)
             if type(observation) is np.ndarray and observation.dtype == dtype and observation.shape == shape:

@@ -16,7 +16,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 from numpy.typing import NDArray
 
 from rlx.collector.environment.autoreset import AutoresetMode, declared, resets_some
-from rlx.collector.environment.intake import At, Intake, copied
+from rlx.collector.environment.intake import RESETS, STEPS, At, Intake, copied
 from rlx.collector.environment.lanes import (
     FINAL_OBS,
     REMARKS,
@@ -32,7 +32,7 @@ from rlx.engine.local_engine import main_hidden
 from rlx.engine.shared_memory import begin_step
 from rlx.errors import CollectError, RlxError
 from rlx.fork import ThisProcessOnly, on_fork
-from rlx.traces import in_words
+from rlx.traces import definition, in_words
 
 logger = logging.getLogger(__name__)
 # Steps with ended episodes after which last observations that are all those of resets are no chance.
@@ -113,7 +113,7 @@ class VectorEnvironment:
         base: Any = env.unwrapped
         self._is_own = base is env and isinstance(env, SerialVectorEnv | ParallelVectorEnv)
         self._step = env.step if base is env and isinstance(env, SerialVectorEnv) else self._stepped
-        self.intake = env.intake if isinstance(env, SerialVectorEnv) else Intake(name)
+        self.intake = env.intake if isinstance(env, SerialVectorEnv) else Intake(name, env)
         self._take = self.intake.taker(self.observation_space, "observation")
         if isinstance(base, SyncVectorEnv) and not isinstance(base, SerialVectorEnv):
             base.envs = in_lanes(base.envs, self.intake)  # type: ignore[assignment]
@@ -169,7 +169,9 @@ class VectorEnvironment:
                 except Exception:  # perhaps because of the number
                     raise first from None
 
-        self._observation = self._call("reset", lambda: self._begun(*reset_results(begin(), of_several=True)))
+        self._observation = self._call(
+            "reset", lambda: self._begun(*reset_results(begin(), self._env, of_several=True))
+        )
         return self._observation
 
     def reset_some(self, which: NDArray[np.bool_]) -> Any:
@@ -183,17 +185,18 @@ class VectorEnvironment:
         declares = self._mode in (AutoresetMode.SAME_STEP, AutoresetMode.DISABLED)
         knows = is_known or self._env.metadata.get(RESET_MASK) or declares
         if not knows and not which.all():
-            raise CollectError(f"{self.name} cannot cut episodes: it resets environments only together")
+            raise self.intake.error("cannot cut episodes: it resets environments only together", At(0))
         options = _Options(reset_mask=which.copy()) if knows else None
         before = self._observation if is_known else copied(self._observation)  # into which the reset may write
         begun = self._call(
-            "reset", lambda: self._begun(*reset_results(self._env.reset(options=options), of_several=True))
+            "reset", lambda: self._begun(*reset_results(self._env.reset(options=options), self._env, of_several=True))
         )
         self._ended[which] = False
         kept = list(self._rows(begun, ~which).items())
         if not is_known and any(not _is_same(row, self._row(before, env)) for env, row in kept):
-            raise CollectError(
-                f"{self.name} has reset environment {kept[0][0]} too: expected only those of options['reset_mask']",
+            raise self.intake.error(
+                f"has reset environment {kept[0][0]} too: expected only those of options['reset_mask']",
+                At(0),
                 hint="see `gymnasium.vector.AutoresetMode.DISABLED`",
             )
         self._observation = _chosen(self.observation_space, which, begun, before)
@@ -218,8 +221,8 @@ class VectorEnvironment:
             final = self.ends(observation, info, self._ended)
             again = was_reset & self._ended
             if 1 in again.tobytes():
-                raise CollectError(
-                    f"{self.name} ends an episode {At(self.steps, int(again.argmax()))}, which only resets it in the "
+                raise self.intake.error(
+                    f"ends an episode {At(self.steps, int(again.argmax()))}, which only resets it in the "
                     "autoreset mode next-step that it declares"
                 )
             return Outcome(observation, reward, terminated, truncated, final, ~was_reset, info)
@@ -283,7 +286,7 @@ class VectorEnvironment:
 
     def _stepped(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], Any]:
         """Return the results of the environment as arrays."""
-        observation, reward, terminated, truncated, info = step_results(self._env.step(actions))
+        observation, reward, terminated, truncated, info = step_results(self._env.step(actions), self._env)
         if info:
             self._take_remarks(info)
         if self._is_own:
@@ -315,9 +318,9 @@ class VectorEnvironment:
     def _shown(self, info: Any, envs: Sequence[int]) -> AutoresetMode:
         """Return the autoreset mode that the infos of the first ended episodes show."""
         if any(self._given(info, env) is None for env in envs):
-            raise CollectError(
-                f"{self.name} does not declare its autoreset mode, and its infos do not show it: "
-                f"an episode ended without final_obs, {At(self.steps, envs[0])}",
+            raise self.intake.error(
+                "does not declare its autoreset mode, and its infos do not show it: an episode ended without final_obs",
+                At(self.steps, envs[0]),
                 hint='set `metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}` (or SAME_STEP or DISABLED) in its '
                 "class, or `autoreset` next-step",
             )
@@ -352,18 +355,17 @@ class VectorEnvironment:
             at = At(self.steps, env)
             given = self._given(info, env)
             if given is not None and not _is_same(self._take(given, at), row):
-                raise CollectError(
-                    f"{self.name} is in autoreset mode {_name_of(self._mode)}, but its infos have "
-                    f"another final_obs than it returned, as in mode same-step, {at}",
+                raise self.intake.error(
+                    f"is in autoreset mode {_name_of(self._mode)}, but its infos have "
+                    "another final_obs than it returned, as in mode same-step",
+                    at,
                     hint="correct the environment's metadata['autoreset_mode'], or `autoreset`",
                 )
 
     def _final(self, info: Any, env: int) -> Any:
         final, at = self._given(info, env), At(self.steps, env)
         if final is None:
-            raise CollectError(
-                f"{self.name}: an episode ended without the final_obs that autoreset mode SAME_STEP gives, {at}"
-            )
+            raise self.intake.error("ended an episode without the final_obs that autoreset mode SAME_STEP gives", at)
         return self._take(final, at)
 
     def _given(self, info: Any, env: int) -> Any:
@@ -381,9 +383,10 @@ class VectorEnvironment:
                 is_rows = isinstance(final, np.ndarray | list) or hasattr(final, "detach")
                 return final[env] if is_rows else row_of(self.observation_space, final, env)
             except (TypeError, KeyError, IndexError) as exc:
-                raise CollectError(
-                    f"{self.name} gave {key} that is not one observation for each of {self.num_envs} environments: "
-                    f"{type(exc).__name__}: {exc}, {At(self.steps, env)}"
+                raise self.intake.error(
+                    f"gave {key} that is not one observation for each of {self.num_envs} environments: "
+                    f"{type(exc).__name__}: {exc}",
+                    At(self.steps, env),
                 ) from exc
         return None
 
@@ -419,7 +422,7 @@ class VectorEnvironment:
             # Where Ctrl-C is ignored, as in workers, the environment itself has raised it.
             if isinstance(exc, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
                 raise
-            said = in_words(exc)
+            said = in_words(exc, definition(self._env, *(RESETS if verb == "reset" else STEPS)))
             if self._lost_process(exc):
                 self._end_processes()
                 said = "the process of an environment ended"

@@ -89,9 +89,10 @@ class Infos:
             if rows is None:
                 if self._wanted == "all" and name not in self._rows:
                     continue
-                raise CollectError(
-                    f"info {name!r} cannot be kept: expected a number, an array or a text, under keys that are texts, "
-                    f"{At(step, int(mask.argmax()))}"
+                raise intake.error(
+                    f"gave info {name!r}, which cannot be kept: expected a number, an array or a text, under keys that "
+                    "are texts",
+                    At(step, int(mask.argmax())),
                 )
             to = self._column(name, rows, steps)
             to[where] = self._fitting(name, rows, mask, intake, step)[envs]
@@ -124,9 +125,10 @@ class Infos:
                     env, at = np.argwhere(lacks)[0].tolist()
                     place = At(step - int(steps.counts[env]) + at + 1, env)
                     if not self._is_first:
-                        raise CollectError(
-                            f"info {name!r} is missing, {place}: all steps of the first batch had it, so that it is "
-                            f"stored as {dtype}, which has no value for a step without it"
+                        raise intake.error(
+                            f"gave no info {name!r}, which all steps of the first batch had, so that it is stored as "
+                            f"{dtype}, which has no value for a step without it",
+                            place,
                         )
                     self._rows[name] = (_NUMBER[0], shape)
                     numbers = steps.next[key] = intake.cast(f"info {name!r}", column, _NUMBER[0], At(place.step), 2)
@@ -141,7 +143,7 @@ class Infos:
 
         Of episodes that end, they are those of the last step, also if the environment was reset in it.
         """
-        info = _by_key(outcome.info, self._num_envs)
+        info = _by_key(outcome.info, self._num_envs, intake, step)
         ended, recorded, final = outcome.terminated | outcome.truncated, outcome.recorded, info.get(_FINAL)
         every = np.ones(self._num_envs, bool) if recorded is None else recorded
         found: dict[str, _Entry] = {}
@@ -149,7 +151,9 @@ class Infos:
         for name, entry in self._flat(info, every, of_step, intake, step):
             found[name] = entry
         if final is not None:
-            for name, entry in self._flat(_by_key(final, self._num_envs), every & ended, {}, intake, step):
+            for name, entry in self._flat(
+                _by_key(final, self._num_envs, intake, step), every & ended, {}, intake, step
+            ):
                 found[name] = _merged(found.get(name), entry)
         return {name: entry for name, entry in found.items() if entry.mask.any()}
 
@@ -166,7 +170,7 @@ class Infos:
             name = "/".join(map(str, keys))
             if (is_wanted := self._is_wanted(name)) and places.setdefault(name, keys) is not keys:
                 found = " and ".join("".join(f"[{key!r}]" for key in place) for place in (places[name], keys))
-                raise CollectError(f"info {name!r} appears twice: at {found}, expected one of them")
+                raise intake.error(f"gave info {name!r} twice: at {found}, expected one of them", At(step))
             if self._is_first or is_wanted:
                 there = there & masks.get(keys[0], there)
                 can_be_kept = all(isinstance(key, str) for key in keys)
@@ -232,9 +236,10 @@ class Infos:
         dtype, shape = self._rows[name]
         is_alike = np.can_cast(rows.dtype, dtype, "same_kind") and (rows.dtype.kind == "O") == (dtype.kind == "O")
         if rows.shape[1:] != shape or not is_alike:
-            raise CollectError(
-                f"{intake.giver}: info {name!r} is {rows.dtype}{list(rows.shape[1:])}, "
-                f"expected {dtype}{list(shape)} as before, {At(step, int(mask.argmax()))}: {rows[mask][0]}"
+            raise intake.error(
+                f"gave info {name!r} of {rows.dtype}{list(rows.shape[1:])} {rows[mask][0]}, "
+                f"expected {dtype}{list(shape)} as before",
+                At(step, int(mask.argmax())),
             )
         fitting = _filled(rows.shape, dtype)
         if rows.dtype != dtype and dtype.kind != "O":
@@ -260,13 +265,14 @@ def _filled(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.full(shape, fill_of(dtype), dtype)
 
 
-def _by_key(info: Any, num_envs: int) -> Mapping[Any, Any]:
+def _by_key(info: Any, num_envs: int, intake: Intake, step: int) -> Mapping[Any, Any]:
     """Return infos by key, also those of a list that has a dict, or None, for each environment."""
     if isinstance(info, Mapping):
         return info
     if not isinstance(info, Sequence | np.ndarray) or len(info) != num_envs:
-        raise CollectError(
-            f"info is a {type(info).__name__}: expected a dict, or one for each of {num_envs} environments"
+        raise intake.error(
+            f"gave info of type {type(info).__name__}: expected a dict, or one for each of {num_envs} environments",
+            At(step),
         )
     found: dict[str, Any] = {}
     for env, one in enumerate(info):

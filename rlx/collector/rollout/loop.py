@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.collector.environment.intake import ActionCheck, At, Inspection, cast, copied
+from rlx.collector.environment.intake import CHOOSES, ActionCheck, At, Inspection, Intake, cast, copied
 from rlx.collector.environment.space import Arrays, dtype_of, flatten, leaves
 from rlx.collector.environment.vector import Outcome, VectorEnvironment
 from rlx.collector.policy.protocol import Choice, Policy, Situation
 from rlx.collector.rollout.infos import PREFIX, Infos, fill_of
 from rlx.collector.rollout.steps import IS_INIT, Steps, Where, Written, column
 from rlx.errors import CollectError, RlxError
-from rlx.traces import in_words
+from rlx.traces import definition, in_words
 
 _ALL = slice(None)
 Finals = dict[tuple[int, int], Arrays]
@@ -47,10 +47,11 @@ class Rollout:
         self._action_leaves = leaves(environment.action_space, "action")
         self._is_plain = list(self._observation_leaves) == ["observation"]
         self._inspect = Inspection(environment.intake, environment.observation_space)
-        self._fit_actions = ActionCheck(environment.action_space, environment.num_envs)
+        self._chooser = Intake("policy", is_policy=True)
+        self._fit_actions = ActionCheck(environment.action_space, environment.num_envs, self._chooser)
         self._max_episode_steps = max_episode_steps
         taken = {*self._observation_leaves, *self._action_leaves}
-        self._written = Written(environment.num_envs, taken, drop)
+        self._written = Written(environment.num_envs, taken, drop, self._chooser)
         self._infos = infos
         self._reward = reward
         self.restart(seeds)
@@ -90,7 +91,7 @@ class Rollout:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        n = self._environment.num_envs
+        n, self._chooser.source = self._environment.num_envs, policy
         steps = self._allocated(n, length) if into is None else into
         self._ends = steps.final
         for flags in (steps.step[IS_INIT], steps.next["terminated"], steps.next["truncated"]):
@@ -214,8 +215,8 @@ class Rollout:
                 self._initial[name] = np.zeros_like(rows)
             initial = self._initial[name]
             if (initial.dtype, initial.shape) != (rows.dtype, rows.shape):
-                raise CollectError(
-                    f"policy writes its state {name!r} as {rows.dtype}{list(rows.shape)}, "
+                raise self._chooser.error(
+                    f"writes its state {name!r} as {rows.dtype}{list(rows.shape)}, "
                     f"expected {initial.dtype}{list(initial.shape)}, as it starts"
                 )
             self._state[name] = _chosen(is_init, initial, rows)
@@ -294,7 +295,9 @@ def _asked(policy: Policy, situation: Situation) -> Choice:
     """Return the policy's choice; a copy of its state, which it may write into later."""
     try:
         choice = policy(situation)
-    except RlxError:
+    except RlxError as exc:
+        if isinstance(exc, CollectError):
+            exc.args = (f"{exc}{definition(policy, *CHOOSES)}",)
         raise
     except Exception as exc:  # a user's policy may raise anything
         raise CollectError(f"policy failed: {in_words(exc)}") from exc

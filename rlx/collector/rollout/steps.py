@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.collector.environment.intake import Intake
 from rlx.collector.environment.space import Arrays
 from rlx.collector.policy.protocol import Choice
 from rlx.errors import CollectError
@@ -110,9 +111,13 @@ class Written:
 
     Args:
         drop: names of the outputs to drop: ``logits``, ``next/value``, or ``params`` for all below it.
+        policy: intake of the policy's values, whose errors name it.
     """
 
-    def __init__(self, num_envs: int, taken: Collection[str], drop: Sequence[str] = ()) -> None:
+    def __init__(
+        self, num_envs: int, taken: Collection[str], drop: Sequence[str] = (), policy: Intake | None = None
+    ) -> None:
+        self._policy = policy or Intake("policy", is_policy=True)
         self._num_envs = num_envs
         self._taken = set(taken)
         self._drop = list(drop)
@@ -132,10 +137,10 @@ class Written:
         for group, rows in self._rows.items():
             arrays = found[group]
             if len(arrays) != len(rows):
-                raise CollectError(f"policy writes {sorted(arrays)} in {group}, expected {sorted(rows)} as before")
+                raise self._policy.error(f"writes {sorted(arrays)} in {group}, expected {sorted(rows)} as before")
             for name, row in rows.items():
                 if name not in arrays or (arrays[name].dtype, arrays[name].shape) != row:
-                    raise CollectError(f"policy writes {_shown(arrays.get(name))} as {name!r}, expected {_of(*row)}")
+                    raise self._policy.error(f"writes {_shown(arrays.get(name))} as {name!r}, expected {_of(*row)}")
         for group, columns in (("step", steps.step), ("next", steps.next)):
             for name in self._kept[group]:
                 column(columns, name, found[group][name], steps.length)[where] = found[group][name]
@@ -162,12 +167,12 @@ class Written:
     def _check(self, group: str, name: str, array: NDArray[Any]) -> None:
         taken = self._taken | RESERVED | _FLAGS | ({IS_INIT} if group != "next" else set())
         if any(is_below(name, other) or is_below(other, name) for other in taken):
-            raise CollectError(
-                f"policy writes {name!r}, which means something else in a step", hint="write it under another key"
+            raise self._policy.error(
+                f"writes {name!r}, which means something else in a step", hint="write it under another key"
             )
         if array.shape[:1] != (self._num_envs,) or array.dtype.kind not in _OUTPUT_KINDS:
-            raise CollectError(
-                f"policy writes {_shown(array)} as {name!r}, expected numbers or texts [{self._num_envs}, ...]: "
+            raise self._policy.error(
+                f"writes {_shown(array)} as {name!r}, expected numbers or texts [{self._num_envs}, ...]: "
                 "one row for each environment"
             )
 

@@ -164,8 +164,8 @@ def test_a_reset_of_more_than_it_should_reset() -> None:
 @pytest.mark.parametrize(
     ("final", "message"),
     [
-        (None, "an episode ended without the final_obs .*, in step 2 of environment 0"),
-        (np.full(2, None, object), "an episode ended without the final_obs"),
+        (None, "ended an episode without the final_obs .*, in step 2 of environment 0"),
+        (np.full(2, None, object), "ended an episode without the final_obs"),
         ([], "gave final_obs that is not one observation for each of 2 environments: IndexError"),
         (3.0, "gave final_obs that is not one observation for each of 2 environments: TypeError"),
         (np.zeros((2, 4), np.float32), r"gave observation of float32\[4\], expected float32\[1\]"),

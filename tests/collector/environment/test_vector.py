@@ -157,7 +157,7 @@ def test_an_environment_without_the_last_observation_of_an_episode() -> None:
     environment = VectorEnvironment(Together(AutoresetMode.SAME_STEP), "Together")
     environment.reset([0, 1])
     environment.step(np.zeros(2, np.int64))
-    with pytest.raises(CollectError, match="Together: an episode ended without the final_obs that autoreset mode"):
+    with pytest.raises(CollectError, match="Together ended an episode without the final_obs that autoreset mode"):
         environment.step(np.zeros(2, np.int64))
 
 
