@@ -125,6 +125,18 @@ def test_goals_stay_in_their_lane_across_the_wrap(strategy: HindsightStrategy) -
         assert step["desired_goal"].item() in allowed(strategy, step["achieved_goal"].item(), stored)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64])
+def test_goals_of_numbers_without_a_sign(dtype: torch.dtype) -> None:
+    made = HERReplayBuffer(
+        lambda steps: steps["reward"].float(), storage=LazyTensorStorage(64), strategy="final", her_ratio=1.0
+    )
+    steps = walk(0, 5)
+    for key in ("achieved_goal", "desired_goal"):
+        steps[key], steps["next", key] = steps[key].abs().to(dtype), steps["next", key].abs().to(dtype)
+    made.extend(steps.set("reward", torch.zeros(5, 1)))
+    assert made.sample(20)["desired_goal"].tolist() == [[5]] * 20
+
+
 def test_a_dataset_at_rest_gets_goals(tmp_path: Path) -> None:
     write_dataset(tmp_path / "made", [[make_block(lengths=[4, 6])]])
     made = HERReplayBuffer(

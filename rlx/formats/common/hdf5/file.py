@@ -8,7 +8,7 @@ import math
 import struct
 import zlib
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
@@ -120,7 +120,7 @@ def leaves(parent: h5py.Group, name: str, depth: int = 0) -> list[str]:
     if isinstance(found, h5py.Dataset):
         return [name]
     with _translated(parent, name):
-        children = sorted(found)
+        children = _in_order(found)
     return [f"{name}/{leaf}" for child in children for leaf in leaves(found, child, depth + 1)]
 
 
@@ -157,7 +157,17 @@ def is_link(parent: h5py.Group, name: str) -> bool:
 def names(parent: h5py.Group) -> list[str]:
     """Return the names of all groups and datasets in a group, sorted."""
     with _translated(parent, ""):
-        return sorted(parent)
+        return _in_order(parent)
+
+
+def _in_order(found: Iterable[str | bytes]) -> list[str]:
+    """Return names, sorted; of those that are not UTF-8, h5py knows the bytes."""
+    texts: list[str] = []
+    for name in found:
+        if isinstance(name, bytes):
+            raise ValueError(f"the name {name!r} is not UTF-8")  # noqa: TRY004 (the file is wrong, not its type)
+        texts.append(name)
+    return sorted(texts)
 
 
 def numbers(parent: h5py.Group, name: str, *, rows: int | None = None) -> h5py.Dataset:
@@ -212,7 +222,7 @@ def notes(file: h5py.File) -> Mapping[str, Any]:
 def attributes(parent: h5py.Group) -> list[str]:
     """Return the names of a group's attributes, sorted."""
     with _translated(parent, "(its attributes)"):
-        return sorted(parent.attrs)
+        return _in_order(parent.attrs)
 
 
 def attribute(parent: h5py.Group, name: str) -> Any:

@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 
 from rlx.errors import CorruptShardError
-from rlx.formats.common.hdf5.file import TextRows, _messages, attribute, integer, text_attribute, texts
+from rlx.formats.common.hdf5.file import (
+    TextRows,
+    _messages,
+    attribute,
+    attributes,
+    integer,
+    leaves,
+    names,
+    text_attribute,
+    texts,
+)
 
 WORDS = np.array(["", "left", "r\u00e9sum\u00e9", "x" * 5000, "left"] * 4, object)
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -168,3 +178,15 @@ def test_only_so_many_heaps_stay_in_memory(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5") as file, TextRows(file["words"]) as rows:
         assert rows.read(0, 40).tolist() == words
         assert rows.read(0, 1).tolist() == words[:1]
+
+
+@pytest.mark.parametrize("others", [(), ("data",)])
+def test_names_that_are_not_text(others: tuple[str, ...], tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name in (b"dat\xa6", *others):
+            file.require_group("group").create_group(name)
+            file.attrs[name] = 1
+    with h5py.File(tmp_path / "a.h5") as file:
+        for read in (lambda: names(file["group"]), lambda: leaves(file, "group"), lambda: attributes(file)):
+            with pytest.raises(CorruptShardError, match=r"the name b'dat\\xa6' is not UTF-8"):
+                read()
