@@ -187,6 +187,6 @@ def test_names_that_are_not_text(others: tuple[str, ...], tmp_path: Path) -> Non
             file.require_group("group").create_group(name)
             file.attrs[name] = 1
     with h5py.File(tmp_path / "a.h5") as file:
-        for read in (lambda: names(file["group"]), lambda: leaves(file, "group"), lambda: attributes(file)):
+        for read, *arguments in ((names, file["group"]), (leaves, file, "group"), (attributes, file)):
             with pytest.raises(CorruptShardError, match=r"the name b'dat\\xa6' is not UTF-8"):
-                read()
+                read(*arguments)
