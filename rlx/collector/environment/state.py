@@ -56,6 +56,7 @@ _FIXED: Mapping[str, frozenset[str]] = {
         "gymnasium.utils.ezpickle.EzPickle": "_ezpickle_args _ezpickle_kwargs",
         "gymnasium.wrappers.common.PassiveEnvChecker": "_previous_data",
         "rlx.collector.environment.vector.VectorEnvironment": "name settings spec _as_seeds _here",
+        "rlx.collector.environment.intake.Intake": "source",
     }.items()
 }
 _DRAWING = frozenset(
