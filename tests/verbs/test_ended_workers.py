@@ -70,6 +70,8 @@ class Noted(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
     action_space = gymnasium.spaces.Discrete(2)
 
+    pause = 0.04
+
     def __init__(self):
         self.dice = np.random.default_rng(os.getpid())
         self.left = int(self.dice.integers(70, 110))
@@ -79,7 +81,7 @@ class Noted(gymnasium.Env):
         return np.array([self.seen[0], 0]), {}
 
     def step(self, action):
-        time.sleep(0.04)
+        time.sleep(self.pause)
         self.left -= 1
         if not self.left:
             self.end()
@@ -94,6 +96,20 @@ class Noted(gymnasium.Env):
 class NotedExits(Noted):
     def end(self):
         os._exit(0)
+
+
+class NotedSlowsDown(NotedExits):
+    # Short episodes end soon after each other; from the third chunk of 64 steps on, none for a second.
+
+    def __init__(self):
+        super().__init__()
+        self.left = 134
+
+    def step(self, action):
+        self.pause = 0.002
+        if self.left < 7:
+            self.pause, self.length = 0.2, 1000
+        return super().step(action)
 
 
 class NotedIsKilled(Noted):
@@ -230,7 +246,7 @@ def test_finished_episodes_of_a_worker_that_ends_are_kept(here: Path) -> None:
     assert [entry.name for entry in (here / "set/shards").iterdir() if entry.suffix == ".partial"] == []
 
 
-@pytest.mark.parametrize("name", ["NotedExits", "NotedIsKilled", "NotedSegfaults"])
+@pytest.mark.parametrize("name", ["NotedExits", "NotedSlowsDown", "NotedIsKilled", "NotedSegfaults"])
 def test_every_finished_episode_of_a_worker_that_ends_is_kept(here: Path, name: str) -> None:
     code, report, lines = collected(here, name, "--steps", "200")
     assert code == 0, lines

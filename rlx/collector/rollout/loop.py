@@ -70,9 +70,14 @@ class Rollout:
         self._ends: Finals = {}
 
     @property
+    def has_ended(self) -> bool:
+        """Whether an episode has ended since ``run`` was called."""
+        return bool(self._ends)
+
+    @property
     def can_pause(self) -> bool:
-        """Whether an episode has ended since ``run`` was called, and calling it again asks a policy for no state."""
-        return bool(self._ends) and not self._initial
+        """Whether ``run`` may end early, as calling it again asks a policy for no state."""
+        return not self._initial
 
     def run(
         self,

@@ -144,9 +144,10 @@ def _first_rows(blocks: Iterator[Block]) -> list[Block]:
 _MAX_ENVS, _MAX_WORKERS = 2**16, 2**12
 # Long enough that a step costs little more than the environment takes; short enough that memory stays small.
 CHUNK_STEPS = 64
-# A finished episode is in the journal so soon. One that ended since then is lost with a process that ends suddenly: to
-# keep each at once would double the work of short ones.
-_KEPT_WITHIN_S = 0.1
+# A finished episode is in the journal within 0.1 s: it waits half of that for its part of a chunk to end, and half for
+# the next record. One that ended since then is lost with a process that ends suddenly: to keep each at once would
+# double the work of short ones.
+_KEPT_EVERY_S = 0.05
 # Of the worker that replaces another: few at first, as the steps of a chunk are lost with its process, too.
 CAREFUL_STEPS = 4
 # Episodes are written together: a block costs as much as tens of steps, and the thread that writes many small ones
@@ -164,7 +165,12 @@ class Session:
         number: of the session: a resumed run must not repeat itself.
         first_env: number of the first environment, where others have the numbers before it.
         chunk_steps: steps of each environment at first; twice as many every time, up to ``CHUNK_STEPS``.
+
+    Attributes:
+        is_awaited: whether parts are to end soon though no episode has ended, as earlier ones wait to be kept.
     """
+
+    is_awaited = False
 
     def __init__(
         self,
@@ -196,6 +202,11 @@ class Session:
         self._due = 0.0  # when the next episode that ends is kept at once
 
     @property
+    def can_pause(self) -> bool:
+        """Whether parts can end before their chunk."""
+        return self._rollout.can_pause
+
+    @property
     def running_steps(self) -> int:
         """Steps of episodes that have not ended."""
         return self._episodes.running_steps
@@ -218,7 +229,7 @@ class Session:
             made = min(most_steps, int(steps.counts.sum()))
             most_steps -= made
             yield ended, made
-            self._due = time.perf_counter() + _KEPT_WITHIN_S
+            self._due = time.perf_counter() + _KEPT_EVERY_S
 
     def look(self, most_steps: int) -> StepLayout:
         """Return the layout of up to ``most_steps`` first steps, which are kept for the next ``run``."""
@@ -227,7 +238,8 @@ class Session:
         return layout_of(self._looked, self._environment, self._infos.seen)
 
     def _is_due(self) -> bool:
-        return self._rollout.can_pause and time.perf_counter() >= self._due
+        wanted = self.is_awaited or self._rollout.has_ended
+        return wanted and self._rollout.can_pause and time.perf_counter() >= self._due
 
     def _parts(self, most_steps: int, should_stop: Callable[[], bool] | None) -> Generator[Steps]:
         """Yield the steps of a chunk, whose parts end where ``should_stop`` says."""
@@ -406,6 +418,7 @@ class ShardWorker:
         self._next_episode, self._stride = config.episodes
         self._waiting: list[Ended] = []  # beyond the work unit's limit
         self._unwritten: list[Ended] = []
+        self._not_kept, self._kept_at = 0, 0.0  # the last of these that the journal lacks; when it got some
         self._unwritten_steps = 0
         self._shard_steps = 0  # those of unwritten episodes among them
 
@@ -447,14 +460,19 @@ class ShardWorker:
         if unit is None:
             return UnitResult(0, 0, self._finish(shards) if self._shard_steps else None, is_last=True)
         steps, episodes = 0, self._append(unit, shards, [], 0)
-        while not self._is_full() and not self._is_spent(unit, steps, episodes):
-            is_last = unit.is_last and unit.episodes is None
-            for ended, made in self._session.run(unit.steps - steps, is_last=is_last):
-                steps += made
-                episodes += self._append(unit, shards, ended, episodes)
+        try:
+            while not self._is_full() and not self._is_spent(unit, steps, episodes):
+                is_last = unit.is_last and unit.episodes is None
+                for ended, made in self._session.run(unit.steps - steps, is_last=is_last):
+                    steps += made
+                    episodes += self._append(unit, shards, ended, episodes)
+        except BaseException:
+            self._keep()
+            raise
         is_last = unit.is_last and self._has_all(unit, steps, episodes)
         if is_last and unit.episodes is None:
             episodes += self._append(unit, shards, self._session.cut(), episodes)
+        self._keep()
         ends = self._is_full() or (is_last and self._shard_steps > 0)
         record = self._finish(shards) if ends else None
         return UnitResult(steps, episodes, record, is_last, self._environment.intake.drain())
@@ -493,20 +511,29 @@ class ShardWorker:
         self._shard = unit.shard
         steps = sum(one.steps for one in ready)
         self._unwritten_steps, self._shard_steps = self._unwritten_steps + steps, self._shard_steps + steps
-        if ready and self._config.journal is not None:
-            self._keep(ready, self._config.journal)
+        if self._config.journal is not None:
+            self._not_kept += len(ready)
+        if not self._session.can_pause or time.perf_counter() >= self._kept_at + _KEPT_EVERY_S:
+            self._keep()
+        self._session.is_awaited = self._not_kept > 0
         if self._unwritten_steps >= self._block_steps:
             self._flush(shards)
         return sum(len(one.lengths) for one in ready)
 
-    def _keep(self, ready: Sequence[Ended], journal: Path) -> None:
-        """Add episodes to the shard's journal."""
+    def _keep(self) -> None:
+        """Add the episodes that it lacks to the shard's journal."""
+        if not self._not_kept or self._config.journal is None:
+            return
         if self._journal is None:
-            self._journal = Journal(journal / self._shard)
-        first = self._next_episode + sum(len(one.lengths) for one in self._unwritten[: -len(ready)]) * self._stride
-        self._journal.append(join(ready, self._schema, first, self._stride))
+            self._journal = Journal(self._config.journal / self._shard)
+        kept = len(self._unwritten) - self._not_kept
+        first = self._next_episode + sum(len(one.lengths) for one in self._unwritten[:kept]) * self._stride
+        self._journal.append(join(self._unwritten[kept:], self._schema, first, self._stride))
+        self._not_kept, self._kept_at = 0, time.perf_counter()
 
     def _flush(self, shards: ShardThread) -> None:
+        self._keep()
+        self._not_kept = 0
         ended, self._unwritten, self._unwritten_steps = self._unwritten, [], 0
         shards.append(self._shard, partial(join, ended, self._schema, self._next_episode, self._stride))
         self._next_episode += sum(len(one.lengths) for one in ended) * self._stride
