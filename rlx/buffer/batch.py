@@ -67,8 +67,8 @@ def rows_of(index: Any, storage: Storage) -> Rows:
 
     Args:
         index: rows, or a slice of the rows of every lane; negative ones count from the end. A tuple indexes the
-            [*lanes, n] rows that ``:`` means, as numpy does: ``(lane, slice(t, u))``. Between gaps, a slice is one of
-            the stored rows in order, and there are no tuples.
+            [*lanes, n] rows that ``:`` means, as numpy does: ``(lane, slice(t, u))``. In a storage with gaps, a slice
+            selects from the stored rows in ascending order, and a tuple is an IndexError.
     """
     size, lanes = storage.max_size // storage.lanes, storage.lanes
     has_gaps = storage.has_gaps

@@ -14,7 +14,7 @@ from rlx.buffer.prefetch import Draw
 from rlx.buffer.protocol import Rows, TrajectoryIndex
 from rlx.buffer.replay_buffer import BufferOptions
 from rlx.buffer.sampler.draws import Draws
-from rlx.buffer.storage.step_schema import signed
+from rlx.buffer.storage.step_schema import with_rows
 from rlx.buffer.tensordict_replay_buffer import TensorDictReplayBuffer
 from rlx.buffer.transform.compose import Compose, Transform, reader, split
 from rlx.buffer.transform.goals import Goals, RewardFunction, rewarded
@@ -221,7 +221,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
                 raise SchemaMismatchError(
                     f"goals are {list(old.shape[1:])}, achieved goals are {list(goals.shape[1:])}: expected one shape"
                 )
-            steps.set(key, signed(old).index_copy(0, at, signed(goals.to(old.dtype))).view(old.dtype))
+            steps.set(key, with_rows(old, at, goals))
 
     @property
     def _reads_around(self) -> bool:

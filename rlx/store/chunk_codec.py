@@ -102,8 +102,8 @@ class ZstdChunks:
     """Zstandard frames (RFC 8878), against a dictionary if there is one.
 
     Args:
-        worth: a search of the dictionary, which takes twice as long as a lookup, is worth it where it saves more than
-            one byte in so many.
+        worth: the dictionary is searched, which takes twice as long as a lookup, if that saves more than
+            ``1 / worth`` of the bytes.
     """
 
     def __init__(self, chunk_bytes: int, level: int, dictionary: bytes = b"", *, worth: int = 32) -> None:

@@ -116,6 +116,11 @@ def signed(leaf: torch.Tensor) -> torch.Tensor:
     return leaf.view(_SIGNED[leaf.dtype]) if leaf.dtype in _SIGNED else leaf
 
 
+def with_rows(leaf: torch.Tensor, at: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tensor, with other rows [n, ...] at places [n], cast to its dtype."""
+    return signed(leaf).index_copy(0, at, signed(rows.to(leaf.dtype))).view(leaf.dtype)
+
+
 def padded(leaf: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Return [N, T, ...] the rows of a leaf where the mask [N, T] is set, and zeros elsewhere."""
     rows = leaf.new_zeros((*mask.shape, *leaf.shape[1:]))

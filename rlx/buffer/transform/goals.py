@@ -15,7 +15,7 @@ from tensordict import NestedKey, TensorDictBase
 
 from rlx.buffer.protocol import Keys, Rows
 from rlx.buffer.storage.dataset import DatasetTrajectoryIndex
-from rlx.buffer.storage.step_schema import signed
+from rlx.buffer.storage.step_schema import with_rows
 from rlx.buffer.transform.group import Group
 from rlx.errors import SchemaMismatchError, TransformError
 from rlx.numbers import check_real, check_whole
@@ -219,7 +219,7 @@ class Goals(Random):
                 )
             else:
                 at = torch.from_numpy(np.flatnonzero(is_new)).to(old.device)
-                batch.set(path, signed(old).index_copy(0, at, signed(states.to(old.dtype))).view(old.dtype))
+                batch.set(path, with_rows(old, at, states))
 
 
 class _Stored(Neighbours, Protocol):
@@ -253,7 +253,7 @@ def _states(
             raise TransformError(f"{'/'.join(key)} is not stored: goals are taken from it")
         if led_to is not None:
             at = torch.from_numpy(last).to(states.device)
-            states = signed(states).index_copy(0, at, signed(led_to.get(("next", *key)))).view(states.dtype)
+            states = with_rows(states, at, led_to.get(("next", *key)))
         made.append(states)
     return made
 

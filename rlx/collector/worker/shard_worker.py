@@ -533,7 +533,6 @@ class ShardWorker:
 
     def _flush(self, shards: ShardThread) -> None:
         self._keep()
-        self._not_kept = 0
         ended, self._unwritten, self._unwritten_steps = self._unwritten, [], 0
         shards.append(self._shard, partial(join, ended, self._schema, self._next_episode, self._stride))
         self._next_episode += sum(len(one.lengths) for one in ended) * self._stride

@@ -125,8 +125,8 @@ class Encoder:
         level: zstd level of an encoder without a dictionary.
         dictionary: rows, possibly after entropy tables, that those to be encoded resemble.
         search: how libzstd looks for matches in the dictionary.
-        worth: a search, rather than a lookup of what the last rows of the dictionary have at each place, is worth its
-            time where it saves more than one byte in so many.
+        worth: zstd searches the dictionary if that saves more than ``1 / worth`` of the bytes; otherwise only what the
+            last rows of the dictionary have at the same places is looked up, which is faster.
     """
 
     def __init__(
